@@ -1,0 +1,124 @@
+# dgraft: `make help` lists the targets. Everything is built under $(BUILD), mirroring the sources.
+BUILD  ?= build
+PREFIX ?= /usr/local
+GOLDEN ?= ../shared/golden
+DEBUG  ?=
+SAN    ?=
+
+CC       ?= cc
+AR       ?= ar
+PKGS     := jansson libpcre2-8 libutf8proc
+PKG_OK   := $(shell pkg-config --exists $(PKGS) 2>/dev/null && echo yes)
+EDIT_OK  := $(shell pkg-config --exists libedit 2>/dev/null && echo yes)
+ARCH     := $(shell uname -m)
+VERSION  := 0.1.0
+
+WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes -Wno-format-truncation -Werror
+CFLAGS   ?= $(if $(DEBUG),-O1 -g,-O3 -g)
+BASE     := -std=c11 -D_GNU_SOURCE -I. -Iruntime -fPIC -pthread -ffp-contract=off -fno-math-errno $(WARN) -MMD -MP \
+            $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all) \
+            $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+LIBS     := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -lpthread
+TESTDEF  := -DDG_TEST=1
+
+# Library sources; the program is main.c and cli_*.c.
+CLI_SRC  := $(wildcard runtime/main.c runtime/cli*.c)
+LIB_SRC  := $(filter-out $(CLI_SRC),$(wildcard kernels/*.c kernels/cpu/*.c runtime/*.c dflash/*.c graft/*.c))
+TEST_SRC := $(wildcard tests/test_*.c tests/ops/test_*.c tests/golden/test_*.c tests/e2e/test_*.c tests/bad/test_*.c)
+TEST_LIB := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
+BENCH_SRC:= $(wildcard bench/bench*.c)
+
+# The library is built twice: as shipped, and with DG_TEST (asserts on, allocation hooks, DG_ISA).
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/rel/%.o)
+CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/rel/%.o)
+TLIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/test/%.o)
+TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/test/%)
+BENCH_BIN:= $(BENCH_SRC:%.c=$(BUILD)/%)
+
+# One file per instruction set, compiled with its own flags and chosen at run time.
+ifeq ($(ARCH),x86_64)
+ISA_avx2   := -mavx2 -mfma -mf16c
+ISA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
+endif
+isa = $(if $(findstring _avx512.,$1),$(ISA_avx512))$(if $(findstring _avx2.,$1),$(ISA_avx2))
+
+.PHONY: all lib cli deps demo test golden bench fuzz asan ubsan tsan oom lint format layers install clean help found
+.DEFAULT_GOAL := all
+
+all: lib cli ## library and program
+lib: $(BUILD)/libdgraft.a $(BUILD)/libdgraft.so
+cli: $(BUILD)/dgraft
+
+help: ## this list
+	@grep -hE '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+found: ## which libraries the build found
+	@for p in $(PKGS) libedit cmocka; do if pkg-config --exists $$p; then echo "✓ $$p `pkg-config --modversion $$p`"; else echo "✗ $$p"; fi; done
+
+deps: ## install what is missing (apt), or say what to install
+	@sh tests/deps.sh
+
+ifneq ($(PKG_OK),yes)
+$(LIB_OBJ) $(TLIB_OBJ): | missing
+.PHONY: missing
+missing:
+	@echo "dgraft needs $(PKGS): run 'make deps'" >&2; exit 1
+endif
+
+$(BUILD)/rel/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(BASE) $(CFLAGS) -DNDEBUG $(call isa,$<) $(if $(filter runtime/cli_chat.c,$<),$(if $(EDIT_OK),-DDG_LIBEDIT)) -c $< -o $@
+
+$(BUILD)/test/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(BASE) $(CFLAGS) $(TESTDEF) $(call isa,$<) -c $< -o $@
+
+$(BUILD)/libdgraft.a: $(LIB_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(BUILD)/libdgraft.so: $(LIB_OBJ)
+	$(CC) -shared -Wl,-soname,libdgraft.so.0 $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -o $@
+
+$(BUILD)/dgraft: $(CLI_OBJ) $(BUILD)/libdgraft.a
+	$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) $(if $(EDIT_OK),-ledit) -o $@
+
+$(BUILD)/libdgraft-test.a: $(TLIB_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(TEST_BIN): $(BUILD)/test/%: $(BUILD)/test/%.o $(TEST_LIB:%.c=$(BUILD)/test/%.o) $(BUILD)/libdgraft-test.a
+	$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -lcmocka -o $@
+
+$(BENCH_BIN): $(BUILD)/bench/%: $(BUILD)/rel/bench/%.o $(BUILD)/libdgraft.a
+	@mkdir -p $(@D)
+	$(CC) $^ $(LIBS) -o $@
+
+test: deps ## every test; ends with `N passed, N failed, N skipped`
+	@$(MAKE) --no-print-directory test-run
+
+.PHONY: test-run
+test-run: $(TEST_BIN) all
+	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh $(TEST_BIN)
+
+golden: $(filter $(BUILD)/test/tests/golden/%,$(TEST_BIN)) ## the golden tests alone; GOLDEN=DIR for another set
+	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh --bin-only $^
+
+layers: ## include arrows, file and function sizes
+	@sh tests/check_layers.sh
+
+asan: ## the tests under AddressSanitizer and UBSan
+	@$(MAKE) --no-print-directory BUILD=build-asan SAN=address,undefined DEBUG=1 test-run
+
+ubsan: asan
+
+tsan: ## the tests under ThreadSanitizer
+	@$(MAKE) --no-print-directory BUILD=build-tsan SAN=thread DEBUG=1 test-run
+
+format: ## clang-format the sources
+	clang-format -i $(shell git ls-files '*.c' '*.h')
+
+clean: ## remove what was built
+	rm -rf $(BUILD) build-asan build-tsan build-fuzz
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

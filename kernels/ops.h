@@ -1,0 +1,150 @@
+/* The op table: the one place where the contract of each op stands.
+ *
+ * The CPU backend (kernels/cpu/) is the specification; every other backend is compared with it op by op.
+ * Common rules:
+ *  - Activations are f32, weights any dtype that dg_dtype_is_weight() names; sums are in f32.
+ *  - Ops are stream-ordered and return nothing. The first device error sticks in the backend and is
+ *    returned by sync(). Wrong shapes, dtypes or aliasing are bugs of the caller: asserts in backend.c.
+ *  - Pointers in matrices, and int32 arrays marked "device", are in backend memory (on the CPU: memory).
+ *  - CPU ops are row-invariant and thread-invariant: row i of a result depends on row i of the inputs
+ *    alone, to the bit, whatever other rows are in the call and however many threads run it.
+ *  - No op allocates. Backends own what scratch they need from dg_backend_open() on.
+ *  - Letters: n rows, d hidden, H heads, G KV heads, hd head dim, V vocabulary, k reduction or count. */
+#ifndef DG_OPS_H
+#define DG_OPS_H
+
+#include "kernels/tensor.h"
+
+#define DG_TREE_MAX   256               /* rows in a window of trial rows: a token tree, a block */
+#define DG_MASK_WORDS (DG_TREE_MAX / 64) /* 64-bit words in one ancestor set */
+
+/* What the n new rows of a segment see of the window (every row also sees all committed rows). */
+typedef enum dg_mask {
+    DG_MASK_CAUSAL, /* window rows up to and including itself */
+    DG_MASK_BITS,   /* the window rows in its bit set (itself included, set by the caller) */
+    DG_MASK_FULL    /* every window row */
+} dg_mask;
+
+/* One sequence's rows in an attention call. */
+typedef struct dg_attn_seg {
+    dg_mat k, v;          /* [cap, G*hd] one layer's cache, f32, f16 or bf16; both the same dtype */
+    const int32_t *pos;   /* device [win]: absolute positions of the window rows */
+    const uint64_t *bits; /* device [n][DG_MASK_WORDS], BITS only: bit j = window row j is visible */
+    int32_t len;          /* committed rows; cache row r is at position r */
+    int32_t win;          /* window rows, in cache rows len .. len+win-1; n <= win */
+    int32_t row0, n;      /* rows of q and out: the last n rows of the window */
+    dg_mask mask;
+} dg_attn_seg;
+
+typedef struct dg_attn_shape {
+    int32_t n_head, n_kv_head, head_dim; /* query head h reads KV head h / (n_head / n_kv_head) */
+    int32_t window;                      /* 0: none; W: only keys with |pos_q - pos_k| < W */
+    float scale;                         /* on q.k, usually 1/sqrt(hd) */
+} dg_attn_shape;
+
+/* Sampling of one sequence: Gumbel-max over the kept tokens, argmax(logit/T + noise(seed, pos, token)).
+ * Filters in transformers' order: temperature, top-k (all ties of the k-th value stay), top-p (ascending
+ * cumulative probability <= 1-p is dropped, the best always stays), min-p (probability < min_p * best
+ * dropped). temperature 0 is greedy: the largest logit, the lowest id among equals, no filters, no noise.
+ * top_k 0, top_p 0 or >= 1, min_p 0 switch a filter off. */
+typedef struct dg_sampling {
+    float temperature, top_p, min_p;
+    int32_t top_k;
+    uint64_t seed;
+} dg_sampling;
+
+typedef struct dg_backend dg_backend;
+
+typedef struct dg_ops {
+    const char *name;
+
+    /* --- memory (host pointers for host-side arguments) --- */
+    void *(*alloc)(dg_backend *be, size_t bytes); /* 64-byte aligned, NULL when there is none */
+    void (*free)(dg_backend *be, void *p);        /* NULL is fine */
+    void (*upload)(dg_backend *be, void *dst, const void *src, size_t bytes);
+    void (*download)(dg_backend *be, void *dst, const void *src, size_t bytes);
+    void (*copy2d)(dg_backend *be, dg_mat dst, dg_mat src); /* same shape and dtype, strides may differ */
+    void (*zero)(dg_backend *be, dg_mat dst);
+    bool (*sync)(dg_backend *be); /* waits; false if an op failed since open (see dg_backend_error) */
+
+    /* --- compute --- */
+
+    /* out[n,d] f32 = row id[i] of table[V,d] (any weight dtype). id: device [n], in [0, V). */
+    void (*embed)(dg_backend *be, dg_mat out, dg_mat table, const int32_t *id);
+
+    /* out[n,d] = x * rsqrt(mean(x^2) + eps) * w, w[1,d] f32, f16 or bf16. out may be x. Per-head norms
+     * pass [n*H, hd] views. */
+    void (*rms_norm)(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, float eps);
+
+    /* out[n,m] (+)= x[n,k] . w[m,k]^T (+ bias[1,m] f32/f16/bf16 if bias.data). add: accumulate onto out.
+     * out must not alias x. */
+    void (*matmul)(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_mat bias, bool add);
+
+    /* table[n,hd]: cos(pos*freq[j])*mscale in columns [0,hd/2), sin likewise in [hd/2,hd).
+     * freq: device [hd/2]; pos: device [n]. The angle is the f32 product. */
+    void (*rope_table)(dg_backend *be, dg_mat table, const int32_t *pos, const float *freq, float mscale);
+
+    /* Rotates each of the n_head heads of x[n, n_head*hd] in place by its row of table[n,hd].
+     * Pairs are (j, j+hd/2), or (2j, 2j+1) when interleaved. */
+    void (*rope)(dg_backend *be, dg_mat x, dg_mat table, int32_t n_head, bool interleaved);
+
+    /* out[n,H*hd] = softmax(scale * q.K^T + mask) V for every segment; rows outside all segments are left
+     * alone. Keys are taken in the order committed rows, then visible window rows, both ascending; the
+     * blocking of the reduction depends on a key's rank in that order only, so a tree path and a chain
+     * give the same bits. */
+    void (*attention)(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *seg, int32_t n_seg,
+                      const dg_attn_shape *shape);
+
+    /* out = silu(gate) * up, all [n,m]; out may be gate. */
+    void (*swiglu)(dg_backend *be, dg_mat out, dg_mat gate, dg_mat up);
+
+    /* x += y, both [n,d]. */
+    void (*add)(dg_backend *be, dg_mat x, dg_mat y);
+
+    /* dst[row0+i] = src[i], casting f32 to the dtype of dst (f32, f16, bf16). */
+    void (*rows_put)(dg_backend *be, dg_mat dst, int32_t row0, dg_mat src);
+
+    /* dst[i] = src[idx[i]], i < dst.rows; same dtype. idx: device. idx ascending with idx[i] >= i allows
+     * dst.data == src.data (KV commit). */
+    void (*rows_gather)(dg_backend *be, dg_mat dst, dg_mat src, const int32_t *idx);
+
+    /* The k best of each row of logits[n,V] f32, best first, the lower id first among equals:
+     * id device [n,k] and logp device [n,k] (log-softmax over the whole row; either may be NULL). */
+    void (*top_k)(dg_backend *be, int32_t *id, float *logp, dg_mat logits, int32_t k);
+
+    /* id[i] = token sampled from logits[i] for position pos[i]; logp[i] = its log-softmax over the whole
+     * unfiltered row at temperature 1 (NULL: not wanted). pos, id, logp: device [n]. -inf logits are
+     * never chosen while a finite one exists. */
+    void (*sample)(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos,
+                   const dg_sampling *s);
+} dg_ops;
+
+typedef struct dg_backend_options {
+    int32_t threads;          /* 0: one per online core */
+    const char *isa;          /* NULL: best; else "portable", "avx2", "avx512" (for tests and `info`) */
+    int32_t max_keys;         /* longest row of keys that attention will see (sizes scratch) */
+    int32_t max_vocab;        /* longest row that sample and top_k will see (sizes scratch) */
+    void *(*alloc)(size_t);   /* host allocation for everything the backend owns, 64-byte aligned; */
+    void (*free)(void *);     /* both NULL: the C library's */
+} dg_backend_options;
+
+struct dg_backend {
+    const dg_ops *ops;
+    void *ctx; /* the backend's own state */
+};
+
+/* Opens "cpu". NULL if there is no such backend, memory or thread to be had; *why then says which (a
+ * static string). Close with dg_backend_close (NULL is fine). */
+dg_backend *dg_backend_open(const char *name, const dg_backend_options *opt, const char **why);
+void dg_backend_close(dg_backend *be);
+
+/* First error since open, "" if none; valid until close. */
+const char *dg_backend_error(const dg_backend *be);
+
+/* What was chosen, e.g. "cpu, avx512, 2 threads"; valid until close. */
+const char *dg_backend_describe(const dg_backend *be);
+
+/* Bytes of host memory that dg_backend_open takes with these options (for the memory plan). */
+size_t dg_backend_bytes(const char *name, const dg_backend_options *opt);
+
+#endif

@@ -1,0 +1,247 @@
+/* dgraft: speculative decoding for people who run language models on their own machines.
+ *
+ * Three ideas carry the whole interface:
+ *  - A model (dg_model) is immutable and may be shared by any number of threads.
+ *  - A session (dg_session) is one timeline of tokens; one thread at a time may use it.
+ *  - A drafter changes speed, never text: with the same model, sampler and seed the tokens of a session
+ *    are the same for every list of drafters and every budget, on the CPU to the bit.
+ *
+ * Errors: functions that can fail return dg_status; dg_error_message() then says, in this thread, which
+ * file, field, expected and found. On failure outputs are untouched. After DG_ERR_DEVICE or DG_ERR_MEMORY
+ * from a step the session is dead: every call but dg_session_free returns the same code.
+ *
+ * Options: zero is the default of every field, so `{0}` and designated initialisers work and fields may be
+ * added at the end of a struct. */
+#ifndef DGRAFT_H
+#define DGRAFT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- version ---------------------------------------------------------------------------------- */
+
+#define DG_VERSION_MAJOR 0
+#define DG_VERSION_MINOR 1
+#define DG_VERSION_PATCH 0
+
+const char *dg_version(void);    /* "0.1.0" */
+const char *dg_build_info(void); /* backends and libraries compiled in, one line */
+
+/* ---- status ----------------------------------------------------------------------------------- */
+
+typedef enum dg_status {
+    DG_OK = 0,
+    DG_ERR_ARGUMENT,     /* the caller's argument */
+    DG_ERR_IO,           /* a file cannot be opened or read */
+    DG_ERR_FORMAT,       /* a file is damaged or contradicts itself */
+    DG_ERR_UNSUPPORTED,  /* well-formed, but not something dgraft runs; the message names what it does */
+    DG_ERR_MEMORY,
+    DG_ERR_DEVICE,
+    DG_ERR_CONTEXT_FULL, /* the session's context has no room for one more token */
+    DG_ERR_CANCELLED,    /* a callback asked to stop */
+    DG_ERR_INTERNAL
+} dg_status;
+
+const char *dg_status_name(dg_status code);
+const char *dg_error_message(void); /* this thread's last failure; valid until its next one */
+
+/* ---- model ------------------------------------------------------------------------------------ */
+
+typedef struct dg_model dg_model;
+typedef struct dg_session dg_session;
+
+typedef enum dg_compute {
+    DG_COMPUTE_DEFAULT, /* as accurate as bf16 activations or better */
+    DG_COMPUTE_F32,     /* f32 activations on dequantised weights */
+    DG_COMPUTE_INT8     /* 8-bit activations: faster, and the text may differ */
+} dg_compute;
+
+typedef enum dg_log_level { DG_LOG_INFO, DG_LOG_WARN } dg_log_level;
+
+typedef struct dg_model_options {
+    int32_t threads;    /* 0: one per core */
+    dg_compute compute;
+    void (*log)(void *ud, dg_log_level level, const char *message); /* NULL: silent */
+    void *log_ud;
+    const char *chat_template; /* family name (see dg_chat_template_names); NULL: by the file's markers */
+} dg_model_options;
+
+typedef struct dg_model_info {
+    const char *path, *container, *architecture, *tokenizer, *backend; /* valid while the model is open */
+    const char *chat_template;                                         /* family name, NULL: unknown */
+    const char *weight_types;                                          /* "q4_1 212, f32 61, q8_0 1" */
+    int32_t vocab_size, hidden_size, n_layer, n_head, n_kv_head, head_dim, intermediate_size;
+    int32_t max_context;
+    uint64_t parameters, weight_bytes;
+} dg_model_info;
+
+/* Opens a Hugging Face directory or a GGUF file. path must stay readable while the model is open (weights
+ * are memory-mapped). options may be NULL. Close every session before the model. */
+dg_status dg_model_open(const char *path, const dg_model_options *options, dg_model **out);
+void dg_model_close(dg_model *model); /* NULL is fine */
+void dg_model_get_info(const dg_model *model, dg_model_info *info);
+
+/* ---- tokens and chat -------------------------------------------------------------------------- */
+
+enum {
+    DG_TOKENIZE_BOS = 1,    /* add the tokens that the model's tokenizer puts in front */
+    DG_TOKENIZE_SPECIAL = 2 /* read special tokens written out in the text as tokens */
+};
+
+/* Writes at most cap ids of the UTF-8 text and always the needed count to *n (so cap = 0 asks for it). */
+dg_status dg_tokenize(const dg_model *model, const char *text, size_t len, int flags, int32_t *ids,
+                      size_t cap, size_t *n);
+
+/* Bytes of one token (not NUL-terminated; may be part of a UTF-8 character), valid while the model is
+ * open. */
+dg_status dg_token_text(const dg_model *model, int32_t id, const char **text, size_t *len);
+bool dg_is_stop(const dg_model *model, int32_t id);
+
+typedef struct dg_message {
+    const char *role; /* "system", "user", "assistant" */
+    const char *content;
+} dg_message;
+
+/* Renders a conversation in the model's chat format, ending with the opening of an assistant turn, as text
+ * to be tokenized with DG_TOKENIZE_SPECIAL. thinking: -1 the template's default, 0 off, 1 on. Free *text
+ * with dg_free. UNSUPPORTED if the model's template is not a known family. */
+dg_status dg_chat_format(const dg_model *model, const dg_message *messages, size_t n, int thinking,
+                         char **text);
+const char *dg_chat_template_names(void);
+void dg_free(void *p); /* what the library said to free with it; NULL is fine */
+
+/* ---- sessions --------------------------------------------------------------------------------- */
+
+typedef struct dg_sampler {
+    float temperature; /* 0: greedy */
+    int32_t top_k;     /* 0: off */
+    float top_p;       /* 0 or 1: off */
+    float min_p;       /* 0: off */
+    uint64_t seed;
+} dg_sampler;
+
+/* One drafter: `NAME[:PATH][,key=value...]` in parts. Several share one token tree, in order. */
+typedef struct dg_draft {
+    const char *name;   /* see dg_drafter_name */
+    const char *path;   /* weights, NULL if the drafter has none */
+    const char *params; /* "key=value,key=value", NULL: none */
+} dg_draft;
+
+typedef struct dg_session_options {
+    int32_t context;          /* tokens the session can hold; 0: the model's limit, at most 4096 */
+    int32_t budget;           /* drafted nodes verified in a round; 0: auto */
+    const dg_draft *draft;    /* ordered list; empty: plain decoding */
+    size_t n_draft;
+    dg_sampler sampler;
+    const char *const *stop;  /* stop strings: text ends before the first occurrence of any */
+    size_t n_stop;
+    bool ignore_stop_tokens;  /* for benchmarks: go on after an end-of-text token */
+    int32_t batch_rows;       /* rows of one forward pass; 0: 256 */
+} dg_session_options;
+
+/* Bytes, told before they are spent. */
+typedef struct dg_memory_plan {
+    uint64_t target_weights, draft_weights; /* mapped files */
+    uint64_t target_kv, draft_kv;
+    uint64_t workspace; /* activations, logits, tree, backend scratch */
+    uint64_t tokenizer; /* vocabulary, pre-tokenizer, file directory */
+    uint64_t program;   /* code and shared libraries, about */
+    uint64_t total;
+    int32_t context;
+} dg_memory_plan;
+
+dg_status dg_session_create(dg_model *model, const dg_session_options *options, dg_session **out);
+void dg_session_free(dg_session *s); /* NULL is fine */
+
+/* What dg_session_create with these options will take, together with the open model. Reads the drafters'
+ * files, allocates nothing that stays. */
+dg_status dg_session_plan(dg_model *model, const dg_session_options *options, dg_memory_plan *plan);
+
+/* Makes the session hold exactly these tokens, keeping what it has in common with them from before.
+ * n >= 1. CONTEXT_FULL if they do not fit (nothing changes). The last token is evaluated by the next step. */
+dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n);
+
+/* Why a session's text ended. */
+typedef enum dg_stop {
+    DG_STOP_NONE, DG_STOP_TOKEN, DG_STOP_STRING, DG_STOP_LIMIT, DG_STOP_CONTEXT, DG_STOP_CANCELLED
+} dg_stop;
+
+/* One round: drafts, verifies, appends 1 to budget+1 tokens. New tokens: the last *n of dg_session_tokens,
+ * the first min(*n, cap) of them copied to out (NULL is fine with cap 0). *n is 0 once the text has ended. */
+dg_status dg_session_step(dg_session *s, int32_t *out, size_t cap, size_t *n);
+
+/* One round of several sessions of one model in one forward pass. count[i] = tokens appended to s[i]. */
+dg_status dg_sessions_step(dg_session *const *s, size_t n_session, size_t *count);
+
+/* At most `limit` more tokens will be appended from now on (a round never overshoots it); 0: no limit. */
+void dg_session_limit(dg_session *s, size_t limit);
+
+/* One appended token. text is whole UTF-8, cut before stop strings, and may be empty while a character or
+ * a possible stop string is pending; the last call has token -1 and what was held back. */
+typedef struct dg_piece {
+    const char *text;
+    size_t len;
+    int32_t token;
+    int32_t source; /* 0: the target itself, i + 1: proposed by draft[i] */
+    float logprob;  /* log-softmax of the target's raw logits */
+} dg_piece;
+
+/* Steps until the text ends or `limit` tokens were appended (0: no limit). callback (may be NULL) gets each
+ * token in order; returning false stops there with DG_OK and DG_STOP_CANCELLED. */
+dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void *ud, const dg_piece *p),
+                              void *ud, dg_stop *why);
+
+/* Forgets every token from position pos on (1 <= pos <= length). */
+dg_status dg_session_rewind(dg_session *s, size_t pos);
+
+/* All tokens, prompt included; valid until the next call that changes the session. */
+const int32_t *dg_session_tokens(const dg_session *s, size_t *n);
+/* Of the same tokens: log-probability (0 for prompt tokens) and source (0 target or prompt, i + 1 draft[i]). */
+const float *dg_session_logprobs(const dg_session *s);
+const uint8_t *dg_session_sources(const dg_session *s);
+dg_stop dg_session_stopped(const dg_session *s);
+
+/* Another sampler from the next token on. */
+void dg_session_set_sampler(dg_session *s, const dg_sampler *sampler);
+
+/* ---- statistics ------------------------------------------------------------------------------- */
+
+enum { DG_STATS_SOURCES = 8, DG_STATS_DEPTH = 64 };
+
+typedef struct dg_stats {
+    uint64_t rounds, tokens;        /* tokens appended by rounds; tokens / rounds = acceptance length */
+    uint64_t prompt_tokens, reused; /* evaluated in prefill / kept from before */
+    uint64_t verified_rows;         /* rows of all verify passes, roots included */
+    uint64_t drafter_passes;
+    uint64_t length[DG_STATS_DEPTH];              /* rounds by tokens appended (last bin: that or more) */
+    uint64_t proposed[DG_STATS_SOURCES], accepted[DG_STATS_SOURCES];     /* nodes by source, 1-based */
+    uint64_t proposed_at[DG_STATS_DEPTH], accepted_at[DG_STATS_DEPTH];   /* nodes by depth, root 0 */
+    double prefill_seconds, draft_seconds, verify_seconds, commit_seconds; /* commit: KV, observe, text */
+} dg_stats;
+
+void dg_session_get_stats(const dg_session *s, dg_stats *stats);
+void dg_session_reset_stats(dg_session *s);
+
+/* ---- drafters and modes ----------------------------------------------------------------------- */
+
+size_t dg_drafter_count(void);
+const char *dg_drafter_name(size_t i); /* NULL out of range */
+const char *dg_drafter_help(size_t i); /* one line: what it is, its parameters */
+
+/* A mode is a name for a list of drafters and a budget. {drafter} in a draft's text stands for a path. */
+typedef struct dg_mode {
+    const char *name, *drafts, *help; /* drafts: "dflash:{dflash},tree=1 ngram", space-separated */
+    int32_t budget;                   /* 0: auto */
+} dg_mode;
+size_t dg_mode_count(void);
+const dg_mode *dg_mode_get(size_t i); /* NULL out of range */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

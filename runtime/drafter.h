@@ -1,0 +1,74 @@
+/* The drafter interface, and the one outcome that every round and every prefill chunk yields.
+ *
+ * Contract: observe is called once per committed span, in order, without gaps; propose leaves at most `budget`
+ * nodes besides the root, may prune others' nodes but never the root, and leaves its own cache at the committed
+ * length; nothing a drafter does can alter the text. Neither allocates. */
+#ifndef DG_DRAFTER_H
+#define DG_DRAFTER_H
+
+#include "runtime/mem.h"
+#include "runtime/tree.h"
+
+/* What a forward pass committed. Valid during observe only. */
+typedef struct dg_outcome {
+    int32_t n;            /* committed rows (>= 0) */
+    const int32_t *token; /* [n] their tokens */
+    int32_t first;        /* absolute position of token[0] */
+    int32_t next;         /* the token that follows (not committed yet) */
+    const int32_t *row;   /* device [n], ascending: their rows in the feature matrices */
+    const dg_mat *feature; /* [n_tap of the drafter]: [rows, hidden] f32 of each feature layer it wanted, in
+                              its order */
+} dg_outcome;
+
+typedef struct dg_drafter dg_drafter;
+
+/* What a drafter is opened with. Borrowed pointers live as long as the session. */
+typedef struct dg_drafter_env {
+    struct dg_model *model;  /* the target */
+    const char *path;        /* NULL: none given */
+    const char *params;      /* "key=value,..." or NULL */
+    int32_t context;         /* tokens the session can hold */
+    int32_t budget;          /* most nodes propose will be asked for */
+    int32_t max_rows;        /* most rows in one outcome */
+    int32_t source;          /* what to pass to dg_tree_add */
+} dg_drafter_env;
+
+typedef struct dg_drafter_ops {
+    const char *name;
+    const char *help; /* one line: what it is, its parameters */
+    /* Reads files and parameters; no large memory. On success *out is owned by the caller (close). */
+    dg_status (*open)(const dg_drafter_env *env, dg_drafter **out);
+    /* Carves the drafter's buffers; called twice (see dg_arena): counting, then for good. dev: backend
+     * memory, host: memory. */
+    void (*layout)(dg_drafter *d, dg_arena *host, dg_arena *dev);
+    /* Feature layers wanted: target layer ids (outputs), fixed after open; the count may be 0. */
+    int32_t (*taps)(const dg_drafter *d, const int32_t **layer);
+    dg_status (*observe)(dg_drafter *d, const dg_outcome *o);
+    dg_status (*propose)(dg_drafter *d, dg_tree *tree, int32_t budget);
+    /* Forgets everything from position len on. */
+    void (*rewind)(dg_drafter *d, int32_t len);
+    void (*close)(dg_drafter *d);
+    /* Mapped weight bytes and bytes of KV cache among what layout takes, for the plan. NULL: none. */
+    void (*memory)(const dg_drafter *d, uint64_t *weights, uint64_t *kv);
+} dg_drafter_ops;
+
+/* First member of every drafter's own struct. */
+struct dg_drafter {
+    const dg_drafter_ops *ops;
+    const dg_drafter_env *env; /* a copy that lives with the session */
+};
+
+/* All built-in drafters; drafters.c is the only file that names them. */
+const dg_drafter_ops *dg_drafter_find(const char *name);
+
+/* Reads one "key=value" parameter list against a table of known keys; an unknown key or a bad value is an
+ * ARGUMENT failure that names the drafter, the key and the known ones. */
+typedef struct dg_param {
+    const char *key;
+    enum { DG_PARAM_INT, DG_PARAM_FLOAT, DG_PARAM_BOOL } type;
+    void *value;      /* int32_t, float or bool; keeps its default when the key is absent */
+    double min, max;
+} dg_param;
+dg_status dg_params_parse(const char *drafter, const char *params, const dg_param *table, size_t n);
+
+#endif

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Runs test binaries one after another and adds up their cmocka results. Shell tests (tests/*.t.sh) print
+# the same `[       OK ]` / `[  FAILED  ]` / `[  SKIPPED ]` lines. A crash counts as a failure.
+set -u
+bin_only=0
+[ "${1:-}" = "--bin-only" ] && { bin_only=1; shift; }
+log=$(mktemp) || exit 1
+trap 'rm -f "$log"' EXIT
+passed=0 failed=0 skipped=0
+run() { # name command...
+    name=$1; shift
+    start=$(date +%s)
+    "$@" >"$log" 2>&1
+    rc=$?
+    p=$(grep -c '^\[       OK \]' "$log")
+    f=$(grep -c '^\[  FAILED  \] .*[^:]$' "$log")
+    bad=$(sed -n 's/^\[  FAILED  \] \([^:]*\)$/\1/p' "$log" | sort -u | grep -cv 'test(s)' || true)
+    s=$(grep -c '^\[  SKIPPED \] .*[^:]$' "$log")
+    s=$(sed -n 's/^\[  SKIPPED \] \([^:]*\)$/\1/p' "$log" | sort -u | grep -cv 'test(s)' || true)
+    [ "$rc" -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
+    passed=$((passed + p)) failed=$((failed + bad)) skipped=$((skipped + s))
+    mark="ok  "; [ "$bad" -gt 0 ] && mark="FAIL"
+    printf '%s %-34s %3d passed %2d failed %2d skipped  %3ds\n' "$mark" "$name" "$p" "$bad" "$s" $(($(date +%s) - start))
+    if [ "$bad" -gt 0 ]; then grep -vE '^\[ (RUN     |      OK) ' "$log" | tail -60; echo "(exit status $rc)"; fi
+    sed -n 's/^SKIP: /     skipped: /p' "$log" | sort -u
+    : "$f"
+}
+for b in "$@"; do run "${b##*/}" "$b"; done
+if [ "$bin_only" = 0 ]; then
+    for t in tests/*.t.sh tests/*/*.t.sh; do [ -f "$t" ] && run "${t##*/}" sh "$t"; done
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
