@@ -37,7 +37,7 @@ void dg_tree_prune(dg_tree *t, int32_t n_keep, int16_t *map);
 /* bits[n][DG_MASK_WORDS]: ancestor-or-self sets of every node. */
 void dg_tree_bits(const dg_tree *t, uint64_t (*bits)[DG_MASK_WORDS]);
 
-/* One line a node, indented by depth; text(ud, token) may be NULL. For people. */
+/* One line a node, depth first, indented by depth. For people. */
 void dg_tree_print(const dg_tree *t, FILE *f);
 
 #endif
