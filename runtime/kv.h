@@ -1,0 +1,34 @@
+/* The key/value cache of one sequence and one network: `len` committed rows (cache row r is position r), then
+ * `win` window rows on trial. Targets and drafters use the same type. Knows no tokens and no trees. */
+#ifndef DG_KV_H
+#define DG_KV_H
+
+#include "kernels/ops.h"
+#include "runtime/mem.h"
+
+typedef struct dg_kv {
+    dg_mat *k, *v;      /* [n_layer] of [cap, G*hd] */
+    int32_t *win_pos;   /* device [win_cap]: absolute positions of the window rows */
+    int32_t *path;      /* device [win_cap]: scratch of commit, cache rows of a path */
+    int32_t *path_host;
+    int32_t n_layer, cap, win_cap, len, win;
+} dg_kv;
+
+/* Carves a cache of cap rows for n_layer layers of width G*hd; windows of up to win_cap rows. */
+void dg_kv_layout(dg_kv *kv, int32_t n_layer, int32_t cap, int32_t win_cap, int32_t width, dg_dtype dtype,
+                  dg_arena *host, dg_arena *dev);
+
+/* Opens n more window rows at absolute positions pos[n] (host); their cache rows are len + win - n onwards. */
+void dg_kv_append(dg_backend *be, dg_kv *kv, const int32_t *pos, int32_t n);
+
+/* Makes window rows path[0..n) (ascending from 0, path[i] >= i) the committed rows len..len+n-1 of every layer
+ * and drops the rest of the window. A path 0..n-1 moves nothing. */
+void dg_kv_commit(dg_backend *be, dg_kv *kv, const int32_t *path, int32_t n);
+
+/* Drops the window and every committed row from len on. */
+void dg_kv_truncate(dg_kv *kv, int32_t len);
+
+/* Bytes of K and V rows. */
+uint64_t dg_kv_bytes(const dg_kv *kv);
+
+#endif

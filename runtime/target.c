@@ -1,0 +1,199 @@
+/* The target; see target.h. */
+#include "runtime/target.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+dg_status dg_backend_check(dg_backend *be) {
+    DG_CHECK(be->ops->sync(be), DG_ERR_DEVICE, "%s: %s", dg_backend_describe(be), dg_backend_error(be));
+    return DG_OK;
+}
+
+void dg_net_close(dg_backend *be, dg_net *net) {
+    if (net->inv_freq) be->ops->free(be, net->inv_freq);
+    dg_mem_free(net->weights.layer);
+    dg_file_close(net->file);
+    *net = (dg_net){0};
+}
+
+static dg_status net_rope(dg_backend *be, dg_net *net) {
+    const dg_config *c = &net->config;
+    const size_t bytes = (size_t)c->head_dim / 2 * sizeof(float);
+    float *host = dg_mem_alloc(bytes);
+    net->inv_freq = be->ops->alloc(be, bytes);
+    if (!host || !net->inv_freq) {
+        dg_mem_free(host);
+        DG_FAIL(DG_ERR_MEMORY, "no memory for %zu bytes of rope frequencies", bytes);
+    }
+    const dg_mat *factors = &net->weights.rope_freqs;
+    dg_config_rope(c, factors->data && factors->dtype == DG_F32 ? factors->data : NULL, host, &net->rope_scale);
+    be->ops->upload(be, net->inv_freq, host, bytes);
+    dg_mem_free(host);
+    return DG_OK;
+}
+
+dg_status dg_net_open(dg_backend *be, const char *path, dg_net *out) {
+    dg_net net = {0};
+    dg_status st = dg_file_open(path, &net.file);
+    if (st == DG_OK) st = dg_config_read(net.file, &net.config);
+    if (st == DG_OK) st = dg_bind(net.file, &net.config, &net.weights);
+    if (st == DG_OK) st = net_rope(be, &net);
+    if (st != DG_OK) {
+        dg_net_close(be, &net);
+        return st;
+    }
+    *out = net;
+    return DG_OK;
+}
+
+static void take_taps(const dg_model *m, const dg_work *w, int32_t layer, const dg_tap *tap, int32_t n_tap) {
+    for (int32_t i = 0; i < n_tap; i++)
+        if (tap[i].layer == layer)
+            m->be->ops->copy2d(m->be, tap[i].dst, dg_mat_rows(w->x, tap[i].row0, tap[i].dst.rows));
+}
+
+dg_status dg_target_forward(const dg_model *m, const dg_batch *b, const dg_work *work, const dg_tap *tap,
+                            int32_t n_tap) {
+    dg_backend *be = m->be;
+    const dg_config *c = &m->net.config;
+    const dg_weights *weights = &m->net.weights;
+    const dg_work w = dg_work_rows(work, b->n);
+    be->ops->embed(be, w.x, weights->embed, b->token_dev);
+    be->ops->rope_table(be, w.rope, b->pos_dev, m->net.inv_freq, m->net.rope_scale);
+    for (int32_t l = 0; l < c->n_layer; l++) {
+        dg_layer_forward(be, c, &weights->layer[l], l, b, &w, -1);
+        take_taps(m, &w, l, tap, n_tap);
+    }
+    be->ops->rms_norm(be, w.x, w.x, weights->norm, c->rms_norm_eps);
+    return dg_backend_check(be);
+}
+
+void dg_target_head(const dg_model *m, dg_mat x, dg_mat logits) {
+    m->be->ops->matmul(m->be, logits, x, m->net.weights.head, (dg_mat){0}, false);
+}
+
+void dg_model_log(const dg_model *m, dg_log_level level, const char *fmt, ...) {
+    if (!m->options.log) return;
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    m->options.log(m->options.log_ud, level, text);
+}
+
+/* ---- opening ---------------------------------------------------------------------------------- */
+
+/* "q4_1 210, f32 61, q8_0 1": tensors by type, most frequent first. */
+static dg_status count_types(dg_model *m) {
+    int32_t count[DG_DTYPE_COUNT] = {0};
+    const dg_file *f = m->net.file;
+    for (size_t i = 0; i < f->n_tensor; i++) {
+        uint64_t n = 1;
+        for (int32_t d = 0; d < f->tensor[i].n_dim; d++) n *= (uint64_t)f->tensor[i].dim[d];
+        m->parameters += n;
+        count[f->tensor[i].dtype]++;
+    }
+    char text[256] = "";
+    for (;;) {
+        int best = 0;
+        for (int t = 1; t < DG_DTYPE_COUNT; t++)
+            if (count[t] > count[best]) best = t;
+        if (!count[best]) break;
+        const size_t used = strlen(text);
+        snprintf(text + used, sizeof text - used, "%s%s %d", used ? ", " : "", dg_dtype_get((dg_dtype)best)->name,
+                 count[best]);
+        count[best] = 0;
+    }
+    m->weight_types = dg_mem_strdup(text);
+    DG_CHECK(m->weight_types, DG_ERR_MEMORY, "no memory for the model");
+    return DG_OK;
+}
+
+static dg_status open_backend(dg_model *m, const dg_config *c) {
+    const dg_backend_options opt = {.threads = m->options.threads,
+                                    .max_keys = c->max_position + 2 * DG_TREE_MAX,
+                                    .max_vocab = c->vocab_size,
+                                    .alloc = dg_mem_alloc,
+                                    .free = dg_mem_free};
+    const char *why = "";
+    m->be = dg_backend_open("cpu", &opt, &why);
+    DG_CHECK(m->be, DG_ERR_DEVICE, "cannot open the CPU backend: %s", why);
+    m->backend_bytes = dg_backend_bytes("cpu", &opt);
+    return DG_OK;
+}
+
+/* A model without tokenizer files still opens (ids in, ids out); a broken tokenizer does not. */
+static dg_status open_tokenizer(dg_model *m) {
+    const dg_file *f = m->net.file;
+    if (f->container == DG_CONTAINER_GGUF) {
+        if (!dg_meta_find(f, "tokenizer.ggml.model")) return DG_OK;
+        DG_TRY(dg_tokenizer_open_gguf(f, &m->tokenizer));
+    } else {
+        const dg_status st = dg_tokenizer_open_json(f->path, &m->tokenizer);
+        if (st == DG_ERR_IO) return DG_OK;
+        DG_TRY(st);
+    }
+    if (dg_tokenizer_size(m->tokenizer) > m->net.config.vocab_size)
+        dg_model_log(m, DG_LOG_WARN, "%s: the tokenizer has %d tokens, the model %d rows", f->path,
+                     dg_tokenizer_size(m->tokenizer), m->net.config.vocab_size);
+    return DG_OK;
+}
+
+static dg_status open_chat(dg_model *m) {
+    if (m->options.chat_template) {
+        m->chat = dg_chat_by_name(m->options.chat_template);
+        DG_CHECK(m->chat, DG_ERR_ARGUMENT, "chat template \"%s\" is not known; known are %s", m->options.chat_template,
+                 dg_chat_names());
+        return DG_OK;
+    }
+    const char *jinja = m->tokenizer ? dg_tokenizer_chat_template(m->tokenizer) : NULL;
+    m->chat = jinja ? dg_chat_detect(jinja) : NULL;
+    return DG_OK;
+}
+
+void dg_model_close(dg_model *m) {
+    if (!m) return;
+    dg_tokenizer_close(m->tokenizer);
+    if (m->be) dg_net_close(m->be, &m->net);
+    dg_backend_close(m->be);
+    dg_mem_free(m->weight_types);
+    dg_mem_free(m);
+}
+
+static dg_status model_open(dg_model *m, const char *path) {
+    /* the backend's scratch depends on the configuration, and the network lives in the backend's memory */
+    dg_file *f = NULL;
+    dg_config c;
+    DG_TRY(dg_file_open(path, &f));
+    dg_status st = dg_config_read(f, &c);
+    dg_file_close(f);
+    DG_TRY(st);
+    DG_CHECK(c.arch != DG_ARCH_DFLASH, DG_ERR_ARGUMENT, "%s is a DFlash drafter, not a target; use it with --draft dflash:%s",
+             path, path);
+    DG_TRY(open_backend(m, &c));
+    DG_TRY(dg_net_open(m->be, path, &m->net));
+    DG_TRY(count_types(m));
+    DG_TRY(open_tokenizer(m));
+    return open_chat(m);
+}
+
+dg_status dg_model_open(const char *path, const dg_model_options *options, dg_model **out) {
+    DG_CHECK(path && out, DG_ERR_ARGUMENT, "dg_model_open: path and out must not be NULL");
+    dg_model *m = dg_mem_calloc(1, sizeof *m);
+    DG_CHECK(m, DG_ERR_MEMORY, "no memory for the model");
+    if (options) m->options = *options;
+    dg_status st = DG_OK;
+    if (m->options.threads < 0 || m->options.threads > 256)
+        st = dg_fail(DG_ERR_ARGUMENT, "threads: expected 0 to 256, found %d", m->options.threads);
+    else if (m->options.compute == DG_COMPUTE_INT8)
+        st = dg_fail(DG_ERR_UNSUPPORTED, "compute mode int8 is not built in; default and f32 are");
+    if (st == DG_OK) st = model_open(m, path);
+    if (st != DG_OK) {
+        dg_model_close(m);
+        return st;
+    }
+    *out = m;
+    return DG_OK;
+}

@@ -1,0 +1,53 @@
+/* The target: an open model file, its weights and tokenizer, and its forward pass. Also what network drafters
+ * reuse: the rope table, the embedding and the head. Knows no drafter and no session. */
+#ifndef DG_TARGET_H
+#define DG_TARGET_H
+
+#include "runtime/chat.h"
+#include "runtime/layer.h"
+#include "runtime/tokenizer.h"
+
+/* A network with its file: weights point into the mapping. */
+typedef struct dg_net {
+    dg_file *file;
+    dg_config config;
+    dg_weights weights;
+    float *inv_freq;  /* device [hd/2] */
+    float rope_scale; /* on cos and sin */
+} dg_net;
+
+/* Opens path, reads the configuration, binds the weights. Close with dg_net_close (fine on a zeroed one). */
+dg_status dg_net_open(dg_backend *be, const char *path, dg_net *net);
+void dg_net_close(dg_backend *be, dg_net *net);
+
+struct dg_model {
+    dg_net net;
+    dg_backend *be;
+    dg_tokenizer *tokenizer; /* NULL: the files have none (tiny test models); ids only */
+    const dg_chat_family *chat;
+    dg_model_options options;
+    char *weight_types;
+    uint64_t parameters;
+    size_t backend_bytes;
+};
+
+/* Rows of a layer's output to keep: dst[n, hidden] <- rows row0.. of the residual stream after `layer`. */
+typedef struct dg_tap {
+    int32_t layer, row0;
+    dg_mat dst;
+} dg_tap;
+
+/* Runs b (uploaded) through the model: w->x holds the rows after the final norm. Appends to the segments' caches;
+ * committing is the caller's. */
+dg_status dg_target_forward(const dg_model *m, const dg_batch *b, const dg_work *work, const dg_tap *tap, int32_t n_tap);
+
+/* logits[n, V] of normed rows x[n, hidden]. */
+void dg_target_head(const dg_model *m, dg_mat x, dg_mat logits);
+
+/* DG_ERR_DEVICE with the backend's message if an op failed. */
+dg_status dg_backend_check(dg_backend *be);
+
+/* Sends a message to the model's log callback, if any. */
+void dg_model_log(const dg_model *m, dg_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+#endif
