@@ -206,8 +206,8 @@ const float *dg_session_logprobs(const dg_session *s);
 const uint8_t *dg_session_sources(const dg_session *s);
 dg_stop dg_session_stopped(const dg_session *s);
 
-/* Another sampler from the next token on. */
-void dg_session_set_sampler(dg_session *s, const dg_sampler *sampler);
+/* Another sampler from the next token on. ARGUMENT for values out of range. */
+dg_status dg_session_set_sampler(dg_session *s, const dg_sampler *sampler);
 
 /* ---- statistics ------------------------------------------------------------------------------- */
 

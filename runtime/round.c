@@ -1,0 +1,242 @@
+/* The round: propose, verify, commit, for one session or several in one forward pass. */
+#include <assert.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime/session.h"
+
+double dg_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
+
+/* Nodes that this round may verify besides the root: the last of them must still fit context and limit, as a
+ * round appends up to one token more than it accepts. */
+static int32_t round_budget(const dg_session *s) {
+    return min32(s->budget, min32(s->context - s->n_token, s->limit) - 1);
+}
+
+static dg_status propose(dg_session *s) {
+    const double start = dg_now();
+    dg_tree_reset(&s->tree, s->token[s->n_token - 1]);
+    const int32_t budget = round_budget(s);
+    for (int32_t i = 0; i < s->n_slot && budget > 0; i++) {
+        dg_drafter *d = s->slot[i].drafter;
+        DG_TRY(d->ops->propose(d, &s->tree, budget));
+        assert(s->tree.n <= budget + 1);
+    }
+    s->stats.draft_seconds += dg_now() - start;
+    return DG_OK;
+}
+
+/* Taps of every session in the batch; seg[i] belongs to s[i]. */
+static int32_t collect_taps(dg_session *const *s, const dg_batch *b, dg_tap *tap) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < b->n_seg; i++)
+        for (int32_t t = 0; t < s[i]->n_tap; t++)
+            tap[n++] = (dg_tap){s[i]->tap_layer[t], b->seg[i].row0, dg_mat_rows(s[i]->feature[t], 0, b->seg[i].n)};
+    return n;
+}
+
+/* The head and the sampler over the n rows of one session from row0 of the forward pass, a few at a time. */
+static void sample_rows(dg_session *s, const dg_session *lead, const dg_batch *b, int32_t row0, int32_t n) {
+    dg_backend *be = s->model->be;
+    for (int32_t at = 0; at < n; at += DG_HEAD_ROWS) {
+        const int32_t rows = min32(DG_HEAD_ROWS, n - at);
+        const dg_mat logits = dg_mat_rows(lead->logits, 0, rows);
+        dg_target_head(s->model, dg_mat_rows(lead->work.x, row0 + at, rows), logits);
+        /* a row's noise is keyed by its own position, whatever the batch */
+        be->ops->sample(be, s->sampled_dev + at, s->logp_dev + at, logits, b->pos_dev + row0 + at, &s->sampling);
+    }
+    be->ops->download(be, s->sampled, s->sampled_dev, (size_t)n * sizeof *s->sampled);
+    be->ops->download(be, s->logp, s->logp_dev, (size_t)n * sizeof *s->logp);
+}
+
+/* Appends the walk's tokens up to a stop, the limit or the end of the context. Returns how many. */
+static int32_t append_tokens(dg_session *s) {
+    dg_text_round(&s->text);
+    const int32_t room = min32(s->limit, s->context - s->n_token);
+    int32_t n = 0;
+    while (n < s->walk.n && s->stopped == DG_STOP_NONE) {
+        const int32_t node = s->walk.path[n];
+        const int32_t child = n + 1 < s->walk.n ? s->walk.path[n + 1] : -1;
+        const int32_t at = s->n_token + n;
+        s->token[at] = s->sampled[node];
+        s->logprob[at] = s->logp[node];
+        s->source[at] = child >= 0 ? s->tree.source[child] : 0;
+        n++;
+        if (!s->ignore_stop_tokens && dg_is_stop(s->model, s->token[at]))
+            s->stopped = DG_STOP_TOKEN;
+        else if (dg_text_push(&s->text, s->token[at]))
+            s->stopped = DG_STOP_STRING;
+        else if (n == room)
+            s->stopped = room == s->limit ? DG_STOP_LIMIT : DG_STOP_CONTEXT;
+        s->text_end[n - 1] = s->text.n_out;
+    }
+    return n;
+}
+
+static void count_round(dg_session *s, int32_t n) {
+    dg_stats *st = &s->stats;
+    st->rounds++;
+    st->tokens += (uint64_t)n;
+    st->verified_rows += (uint64_t)s->tree.n;
+    st->length[min32(n, DG_STATS_DEPTH - 1)]++;
+    for (int32_t i = 1; i < s->tree.n; i++) {
+        if (s->tree.source[i]) st->proposed[s->tree.source[i] - 1]++;
+        st->proposed_at[min32(s->tree.depth[i], DG_STATS_DEPTH - 1)]++;
+    }
+    for (int32_t i = 1; i < min32(n + 1, s->walk.n); i++) { /* drafts that became text */
+        const int32_t node = s->walk.path[i];
+        if (s->tree.source[node]) st->accepted[s->tree.source[node] - 1]++;
+        st->accepted_at[min32(s->tree.depth[node], DG_STATS_DEPTH - 1)]++;
+    }
+}
+
+static dg_status observe(dg_session *s, int32_t n, const int32_t *row) {
+    dg_backend *be = s->model->be;
+    be->ops->upload(be, s->path_dev, row, (size_t)n * sizeof *row);
+    const int32_t first = s->kv.len - n; /* already committed */
+    const dg_outcome base = {.n = n, .token = s->token + first, .first = first, .next = s->token[first + n],
+                             .row = s->path_dev};
+    for (int32_t i = 0; i < s->n_slot; i++) {
+        dg_outcome o = base;
+        o.feature = s->slot[i].feature;
+        DG_TRY(s->slot[i].drafter->ops->observe(s->slot[i].drafter, &o));
+    }
+    return DG_OK;
+}
+
+/* What follows the forward pass of one session's tree: walk, commit, tell the drafters. */
+static dg_status settle(dg_session *s) {
+    const double start = dg_now();
+    dg_verify(&s->tree, s->sampled, &s->walk);
+    const int32_t n = append_tokens(s);
+    count_round(s, n);
+    /* rows of the root and of all new tokens but the last, which is the next root */
+    dg_kv_commit(s->model->be, &s->kv, s->walk.path, n);
+    s->n_token += n;
+    s->n_new = n;
+    if (s->limit != INT32_MAX) s->limit -= n;
+    DG_TRY(observe(s, n, s->walk.path));
+    s->stats.commit_seconds += dg_now() - start;
+    return DG_OK;
+}
+
+/* One forward pass over the trees of s[0..n), which fit s[0]'s workspace. */
+static dg_status verify_group(dg_session *const *s, int32_t n) {
+    dg_session *lead = s[0];
+    dg_backend *be = lead->model->be;
+    const double start = dg_now();
+    dg_tap tap[DG_MAX_SEGMENTS * DG_MAX_TAPS];
+    dg_batch *b = &lead->batch;
+    dg_batch_reset(b);
+    for (int32_t i = 0; i < n; i++) dg_batch_add_tree(be, b, &s[i]->kv, &s[i]->tree);
+    dg_batch_upload(be, b);
+    DG_TRY(dg_target_forward(lead->model, b, &lead->work, tap, collect_taps(s, b, tap)));
+    for (int32_t i = 0; i < n; i++) sample_rows(s[i], lead, b, b->seg[i].row0, b->seg[i].n);
+    DG_TRY(dg_backend_check(be));
+    const double seconds = (dg_now() - start) / n;
+    for (int32_t i = 0; i < n; i++) {
+        s[i]->stats.verify_seconds += seconds;
+        DG_TRY(settle(s[i]));
+    }
+    return DG_OK;
+}
+
+static dg_status step_all(dg_session *const *s, int32_t n) {
+    dg_session *group[DG_MAX_SEGMENTS];
+    int32_t n_group = 0, rows = 0;
+    for (int32_t i = 0; i < n; i++) {
+        s[i]->n_new = 0;
+        if (s[i]->stopped != DG_STOP_NONE) continue;
+        DG_TRY(propose(s[i]));
+        if (n_group == DG_MAX_SEGMENTS || (n_group && rows + s[i]->tree.n > group[0]->batch_rows)) {
+            DG_TRY(verify_group(group, n_group));
+            n_group = rows = 0;
+        }
+        group[n_group++] = s[i];
+        rows += s[i]->tree.n;
+    }
+    return n_group ? verify_group(group, n_group) : DG_OK;
+}
+
+/* Before anything is touched: a session that cannot go on stops here, with nothing appended. */
+static dg_status check_step(dg_session *s) {
+    if (s->dead != DG_OK) DG_FAIL(s->dead, "the session died of an earlier error (%s)", dg_status_name(s->dead));
+    DG_CHECK(s->n_token > 0, DG_ERR_ARGUMENT, "the session holds no tokens yet: give it a prompt first");
+    if (s->stopped == DG_STOP_NONE && s->n_token >= s->context) s->stopped = DG_STOP_CONTEXT;
+    return DG_OK;
+}
+
+dg_status dg_sessions_step(dg_session *const *s, size_t n_session, size_t *count) {
+    DG_CHECK(s && n_session > 0 && n_session <= INT32_MAX, DG_ERR_ARGUMENT, "dg_sessions_step: no sessions");
+    for (size_t i = 0; i < n_session; i++) {
+        DG_CHECK(s[i]->model == s[0]->model, DG_ERR_ARGUMENT, "sessions stepped together must share one model");
+        for (size_t j = 0; j < i; j++)
+            DG_CHECK(s[i] != s[j], DG_ERR_ARGUMENT, "session %zu and %zu of one step are the same", j, i);
+        DG_TRY(check_step(s[i]));
+    }
+    dg_mem_guard_begin();
+    const dg_status st = step_all(s, (int32_t)n_session);
+    dg_mem_guard_end();
+    for (size_t i = 0; i < n_session; i++) {
+        if (st != DG_OK) s[i]->dead = st;
+        if (st == DG_OK && count) count[i] = (size_t)s[i]->n_new;
+    }
+    return st;
+}
+
+/* ---- prefill ---------------------------------------------------------------------------------- */
+
+/* Commits token[kv.len .. kv.len+n) in one pass; the token after them is known. */
+static dg_status prefill_chunk(dg_session *s, int32_t n) {
+    dg_backend *be = s->model->be;
+    dg_tap tap[DG_MAX_TAPS];
+    dg_batch_reset(&s->batch);
+    dg_batch_add_rows(be, &s->batch, &s->kv, s->token + s->kv.len, n, DG_MASK_CAUSAL);
+    dg_batch_upload(be, &s->batch);
+    DG_TRY(dg_target_forward(s->model, &s->batch, &s->work, tap, collect_taps(&s, &s->batch, tap)));
+    dg_kv_commit(be, &s->kv, s->identity, n);
+    return observe(s, n, s->identity);
+}
+
+dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n) {
+    if (s->dead != DG_OK) DG_FAIL(s->dead, "the session died of an earlier error (%s)", dg_status_name(s->dead));
+    DG_CHECK(n > 0, DG_ERR_ARGUMENT, "the prompt is empty: at least one token is needed");
+    DG_CHECK(n <= (size_t)s->context, DG_ERR_CONTEXT_FULL, "%zu tokens do not fit the context of %d", n, s->context);
+    const int32_t vocab = s->model->net.config.vocab_size;
+    for (size_t i = 0; i < n; i++)
+        DG_CHECK(tokens[i] >= 0 && tokens[i] < vocab, DG_ERR_ARGUMENT,
+                 "token %zu is %d: expected 0 to %d", i, tokens[i], vocab - 1);
+
+    const double start = dg_now();
+    int32_t same = 0;
+    while (same < s->n_token && same < (int32_t)n && s->token[same] == tokens[same]) same++;
+    const int32_t keep = min32(min32(same, s->kv.len), (int32_t)n - 1);
+    if (keep < s->kv.len) {
+        dg_kv_truncate(&s->kv, keep);
+        for (int32_t i = 0; i < s->n_slot; i++) s->slot[i].drafter->ops->rewind(s->slot[i].drafter, keep);
+    }
+    for (int32_t i = same; i < (int32_t)n; i++) s->token[i] = tokens[i], s->logprob[i] = 0, s->source[i] = 0;
+    s->n_token = (int32_t)n;
+    s->n_new = 0;
+    s->stopped = DG_STOP_NONE;
+    dg_text_reset(&s->text);
+
+    dg_status st = DG_OK;
+    dg_mem_guard_begin();
+    while (st == DG_OK && s->kv.len < s->n_token - 1) st = prefill_chunk(s, min32(s->chunk, s->n_token - 1 - s->kv.len));
+    dg_mem_guard_end();
+    if (st != DG_OK) {
+        s->dead = st;
+        return st;
+    }
+    s->stats.reused += (uint64_t)keep;
+    s->stats.prompt_tokens += (uint64_t)(s->n_token - 1 - keep);
+    s->stats.prefill_seconds += dg_now() - start;
+    return DG_OK;
+}

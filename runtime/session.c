@@ -1,0 +1,288 @@
+/* Creating sessions, planning their memory, and the calls around the round (round.c). */
+#include "runtime/session.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+/* Code and read-only data of the program and its shared libraries, and their heaps: measured as the resident size of
+ * `dgraft info` less what it maps and plans. */
+#define PROGRAM_BYTES ((uint64_t)9 << 20)
+
+static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
+
+/* ---- layout ----------------------------------------------------------------------------------- */
+
+static void layout(dg_session *s, const dg_session_options *o, dg_arena *host, dg_arena *dev) {
+    const dg_config *c = &s->model->net.config;
+    const int32_t window = s->chunk > s->budget + 1 ? s->chunk : s->budget + 1;
+    dg_kv_layout(&s->kv, c->n_layer, s->context, window, c->n_kv_head * c->head_dim, DG_F32, host, dev);
+    dg_batch_layout(&s->batch, s->batch_rows, host, dev);
+    dg_work_layout(&s->work, c, s->batch_rows, dev);
+    const int32_t head_rows = min32(DG_HEAD_ROWS, s->batch_rows);
+    s->logits = dg_mat_make(dg_arena_take(dev, (size_t)head_rows * (size_t)c->vocab_size, sizeof(float)), DG_F32,
+                            head_rows, c->vocab_size);
+    s->sampled_dev = dg_arena_take(dev, DG_TREE_MAX, sizeof(int32_t));
+    s->logp_dev = dg_arena_take(dev, DG_TREE_MAX, sizeof(float));
+    s->path_dev = dg_arena_take(dev, (size_t)window, sizeof(int32_t));
+    for (int32_t t = 0; t < s->n_tap; t++)
+        s->feature[t] = dg_mat_make(dg_arena_take(dev, (size_t)window * (size_t)c->hidden_size, sizeof(float)), DG_F32,
+                                    window, c->hidden_size);
+    s->token = dg_arena_take(host, (size_t)s->context + 1, sizeof *s->token);
+    s->logprob = dg_arena_take(host, (size_t)s->context + 1, sizeof *s->logprob);
+    s->source = dg_arena_take(host, (size_t)s->context + 1, sizeof *s->source);
+    s->text_end = dg_arena_take(host, DG_TREE_MAX, sizeof *s->text_end);
+    dg_text_layout(&s->text, s->model->tokenizer, o->stop, o->n_stop, DG_TREE_MAX, host);
+    for (int32_t i = 0; i < s->n_slot; i++) s->slot[i].drafter->ops->layout(s->slot[i].drafter, host, dev);
+}
+
+/* The drafters' views of the feature rows; after the final layout. */
+static void point_features(dg_session *s) {
+    for (int32_t i = 0; i < s->n_slot; i++)
+        for (int32_t t = 0; t < s->slot[i].n_tap; t++)
+            for (int32_t u = 0; u < s->n_tap; u++)
+                if (s->tap_layer[u] == s->slot[i].tap_layer[t]) s->slot[i].feature[t] = s->feature[u];
+}
+
+/* ---- options ---------------------------------------------------------------------------------- */
+
+static dg_status check_sampler(const dg_sampler *p) {
+    DG_CHECK(p->temperature >= 0 && isfinite(p->temperature), DG_ERR_ARGUMENT, "temperature: expected 0 or more, found %g",
+             (double)p->temperature);
+    DG_CHECK(p->top_k >= 0, DG_ERR_ARGUMENT, "top_k: expected 0 or more, found %d", p->top_k);
+    DG_CHECK(p->top_p >= 0 && p->top_p <= 1, DG_ERR_ARGUMENT, "top_p: expected 0 to 1, found %g", (double)p->top_p);
+    DG_CHECK(p->min_p >= 0 && p->min_p <= 1, DG_ERR_ARGUMENT, "min_p: expected 0 to 1, found %g", (double)p->min_p);
+    return DG_OK;
+}
+
+static dg_sampling sampling_of(const dg_sampler *p) {
+    return (dg_sampling){p->temperature, p->top_p, p->min_p, p->top_k, p->seed};
+}
+
+static dg_status apply_options(dg_session *s, const dg_session_options *o) {
+    const int32_t limit = s->model->net.config.max_position;
+    DG_CHECK(o->context >= 0 && o->context <= limit, DG_ERR_ARGUMENT, "context: expected 1 to %d (the model's limit), found %d",
+             limit, o->context);
+    DG_CHECK(o->budget >= 0 && o->budget < DG_TREE_MAX, DG_ERR_ARGUMENT, "budget: expected 0 (auto) to %d, found %d",
+             DG_TREE_MAX - 1, o->budget);
+    DG_CHECK(o->batch_rows >= 0 && o->batch_rows <= 65536, DG_ERR_ARGUMENT, "batch_rows: expected 0 to 65536, found %d",
+             o->batch_rows);
+    DG_CHECK(o->n_draft <= DG_MAX_DRAFTERS, DG_ERR_ARGUMENT, "%zu drafters: at most %d", o->n_draft, DG_MAX_DRAFTERS);
+    for (size_t i = 0; i < o->n_stop; i++)
+        DG_CHECK(o->stop[i] && o->stop[i][0], DG_ERR_ARGUMENT, "stop string %zu is empty", i);
+    DG_CHECK(!o->n_stop || s->model->tokenizer, DG_ERR_UNSUPPORTED, "%s has no tokenizer, so no stop strings",
+             s->model->net.file->path);
+    DG_TRY(check_sampler(&o->sampler));
+    s->context = o->context ? o->context : min32(limit, 4096);
+    s->budget = o->n_draft == 0 ? 0 : o->budget ? o->budget : DG_AUTO_BUDGET;
+    s->batch_rows = o->batch_rows ? o->batch_rows : DG_TREE_MAX;
+    if (s->batch_rows < s->budget + 1) s->batch_rows = s->budget + 1;
+    s->chunk = min32(s->batch_rows, DG_TREE_MAX);
+    s->sampling = sampling_of(&o->sampler);
+    s->ignore_stop_tokens = o->ignore_stop_tokens;
+    s->limit = INT32_MAX;
+    for (int32_t i = 0; i < DG_TREE_MAX; i++) s->identity[i] = i;
+    return DG_OK;
+}
+
+/* ---- drafters --------------------------------------------------------------------------------- */
+
+static void add_tap(dg_session *s, int32_t layer) {
+    int32_t at = 0;
+    while (at < s->n_tap && s->tap_layer[at] < layer) at++;
+    if (at < s->n_tap && s->tap_layer[at] == layer) return;
+    memmove(s->tap_layer + at + 1, s->tap_layer + at, (size_t)(s->n_tap - at) * sizeof *s->tap_layer);
+    s->tap_layer[at] = layer;
+    s->n_tap++;
+}
+
+static dg_status open_drafter(dg_session *s, const dg_draft *draft) {
+    dg_slot *slot = &s->slot[s->n_slot];
+    const dg_drafter_ops *ops = draft->name ? dg_drafter_find(draft->name) : NULL;
+    if (!ops) {
+        char known[256] = "";
+        for (size_t i = 0; i < dg_drafter_count(); i++) {
+            if (i) strncat(known, ", ", sizeof known - strlen(known) - 1);
+            strncat(known, dg_drafter_name(i), sizeof known - strlen(known) - 1);
+        }
+        DG_FAIL(DG_ERR_ARGUMENT, "there is no drafter \"%s\"; there are %s", draft->name ? draft->name : "", known);
+    }
+    slot->env = (dg_drafter_env){.model = s->model, .path = draft->path, .params = draft->params, .context = s->context,
+                                 .budget = s->budget, .max_rows = s->chunk > s->budget + 1 ? s->chunk : s->budget + 1,
+                                 .source = s->n_slot + 1};
+    DG_TRY(ops->open(&slot->env, &slot->drafter));
+    s->n_slot++;
+    slot->n_tap = ops->taps ? ops->taps(slot->drafter, &slot->tap_layer) : 0;
+    for (int32_t t = 0; t < slot->n_tap; t++) {
+        DG_CHECK(s->n_tap < DG_MAX_TAPS, DG_ERR_UNSUPPORTED, "more than %d feature layers", DG_MAX_TAPS);
+        add_tap(s, slot->tap_layer[t]);
+    }
+    return DG_OK;
+}
+
+/* A session up to, not including, its memory. */
+static dg_status prepare(dg_model *model, const dg_session_options *o, dg_session **out) {
+    DG_CHECK(model && out, DG_ERR_ARGUMENT, "a session needs a model");
+    dg_session *s = dg_mem_calloc(1, sizeof *s);
+    DG_CHECK(s, DG_ERR_MEMORY, "no memory for the session");
+    s->model = model;
+    dg_status st = apply_options(s, o);
+    for (size_t i = 0; i < o->n_draft && st == DG_OK; i++) st = open_drafter(s, &o->draft[i]);
+    if (st != DG_OK) {
+        dg_session_free(s);
+        return st;
+    }
+    *out = s;
+    return DG_OK;
+}
+
+dg_status dg_session_create(dg_model *model, const dg_session_options *options, dg_session **out) {
+    const dg_session_options o = options ? *options : (dg_session_options){0};
+    dg_session *s = NULL;
+    DG_TRY(prepare(model, &o, &s));
+    dg_arena host = {0}, dev = {0};
+    layout(s, &o, &host, &dev);
+    /* zeroed, so that the pages are there: what was planned is what is used from the start */
+    s->host_block = dg_mem_calloc(1, host.used);
+    s->dev_block = model->be->ops->alloc(model->be, dev.used);
+    if (!s->host_block || !s->dev_block) {
+        dg_session_free(s);
+        DG_FAIL(DG_ERR_MEMORY, "no memory for a session of %d tokens: %zu MiB were needed; a smaller context needs less",
+                options ? options->context : 0, (host.used + dev.used) >> 20);
+    }
+    const size_t words = dev.used / sizeof(float), columns = 1 << 20;
+    const int32_t rows = (int32_t)(words / columns);
+    model->be->ops->zero(model->be, dg_mat_make(s->dev_block, DG_F32, rows, (int32_t)columns));
+    model->be->ops->zero(model->be, dg_mat_make((float *)s->dev_block + (size_t)rows * columns, DG_F32, 1,
+                                                (int32_t)(words % columns)));
+    host = (dg_arena){s->host_block, 0, host.used};
+    dev = (dg_arena){s->dev_block, 0, dev.used};
+    layout(s, &o, &host, &dev);
+    point_features(s);
+    dg_text_reset(&s->text);
+    *out = s;
+    return DG_OK;
+}
+
+void dg_session_free(dg_session *s) {
+    if (!s) return;
+    for (int32_t i = 0; i < s->n_slot; i++) s->slot[i].drafter->ops->close(s->slot[i].drafter);
+    if (s->dev_block) s->model->be->ops->free(s->model->be, s->dev_block);
+    dg_mem_free(s->host_block);
+    dg_mem_free(s);
+}
+
+dg_status dg_session_plan(dg_model *model, const dg_session_options *options, dg_memory_plan *plan) {
+    const dg_session_options o = options ? *options : (dg_session_options){0};
+    dg_session *s = NULL;
+    DG_TRY(prepare(model, &o, &s));
+    dg_arena host = {0}, dev = {0};
+    layout(s, &o, &host, &dev);
+    const dg_config *c = &model->net.config;
+    dg_memory_plan p = {.target_weights = model->net.file->mapped, .context = s->context, .program = PROGRAM_BYTES};
+    p.target_kv = 2 * (uint64_t)c->n_layer * (uint64_t)s->context *
+                  dg_dtype_bytes(DG_F32, (size_t)(c->n_kv_head * c->head_dim));
+    for (int32_t i = 0; i < s->n_slot; i++) {
+        uint64_t weights = 0, kv = 0;
+        const dg_drafter *d = s->slot[i].drafter;
+        if (d->ops->memory) d->ops->memory(d, &weights, &kv);
+        p.draft_weights += weights;
+        p.draft_kv += kv;
+    }
+    p.workspace = host.used + dev.used - p.target_kv - p.draft_kv + model->backend_bytes + sizeof *s;
+    p.tokenizer = model->tokenizer ? dg_tokenizer_memory(model->tokenizer) : 0;
+    p.total = p.target_weights + p.draft_weights + p.target_kv + p.draft_kv + p.workspace + p.tokenizer + p.program;
+    dg_session_free(s);
+    *plan = p;
+    return DG_OK;
+}
+
+/* ---- around the round ------------------------------------------------------------------------- */
+
+dg_status dg_session_step(dg_session *s, int32_t *out, size_t cap, size_t *n) {
+    DG_CHECK(s && n && (out || !cap), DG_ERR_ARGUMENT, "dg_session_step: session and n must not be NULL");
+    dg_session *one[1] = {s};
+    DG_TRY(dg_sessions_step(one, 1, n));
+    for (size_t i = 0; i < *n && i < cap; i++) out[i] = s->token[(size_t)(s->n_token - s->n_new) + i];
+    return DG_OK;
+}
+
+void dg_session_limit(dg_session *s, size_t limit) {
+    s->limit = limit == 0 || limit > INT32_MAX ? INT32_MAX : (int32_t)limit;
+    if (s->stopped == DG_STOP_LIMIT) s->stopped = DG_STOP_NONE;
+}
+
+dg_status dg_session_rewind(dg_session *s, size_t pos) {
+    DG_CHECK(pos >= 1 && pos <= (size_t)s->n_token, DG_ERR_ARGUMENT, "rewind: expected a position from 1 to %d, found %zu",
+             s->n_token, pos);
+    return dg_session_sync(s, s->token, pos);
+}
+
+/* A drafter that never hits costs time for nothing: say so once, early enough to help. */
+static void warn_mismatch(dg_session *s) {
+    enum { ENOUGH = 256 };
+    if (s->warned) return;
+    for (int32_t i = 0; i < s->n_slot; i++) {
+        const uint64_t n = s->stats.proposed[i], hit = s->stats.accepted[i];
+        if (s->slot[i].n_tap == 0 || n < ENOUGH || hit * 100 >= n) continue;
+        s->warned = true;
+        dg_model_log(s->model, DG_LOG_WARN,
+                     "drafter %s (%s): %llu of %llu drafted tokens accepted; was it trained for this model, and for "
+                     "this kind of text (chat template, thinking on or off)?",
+                     s->slot[i].drafter->ops->name, s->slot[i].env.path ? s->slot[i].env.path : "no file",
+                     (unsigned long long)hit, (unsigned long long)n);
+    }
+}
+
+/* Hands the last round's tokens to the callback; the number it took before it said no. */
+static int32_t deliver(dg_session *s, bool (*callback)(void *, const dg_piece *), void *ud) {
+    size_t from = 0;
+    for (int32_t i = 0; i < s->n_new; i++) {
+        const int32_t at = s->n_token - s->n_new + i;
+        const dg_piece piece = {s->text.out + from, s->text_end[i] - from, s->token[at], s->source[at], s->logprob[at]};
+        from = s->text_end[i];
+        if (!callback(ud, &piece)) return i + 1;
+    }
+    return s->n_new;
+}
+
+dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void *ud, const dg_piece *p), void *ud,
+                              dg_stop *why) {
+    dg_session_limit(s, limit);
+    while (s->stopped == DG_STOP_NONE) {
+        size_t n;
+        DG_TRY(dg_session_step(s, NULL, 0, &n));
+        warn_mismatch(s);
+        if (!callback || !n) continue;
+        const int32_t first = s->n_token - s->n_new, taken = deliver(s, callback, ud);
+        if (taken == s->n_new && s->stopped != DG_STOP_NONE) break;
+        if (taken < s->n_new) {
+            DG_TRY(dg_session_rewind(s, (size_t)(first + taken)));
+            s->stopped = DG_STOP_CANCELLED;
+        }
+    }
+    if (callback && s->stopped != DG_STOP_CANCELLED) {
+        dg_text_round(&s->text);
+        dg_text_flush(&s->text);
+        const dg_piece last = {s->text.out, s->text.n_out, -1, 0, 0};
+        callback(ud, &last);
+    }
+    if (why) *why = s->stopped;
+    return DG_OK;
+}
+
+const int32_t *dg_session_tokens(const dg_session *s, size_t *n) {
+    if (n) *n = (size_t)s->n_token;
+    return s->token;
+}
+const float *dg_session_logprobs(const dg_session *s) { return s->logprob; }
+const uint8_t *dg_session_sources(const dg_session *s) { return s->source; }
+dg_stop dg_session_stopped(const dg_session *s) { return s->stopped; }
+void dg_session_get_stats(const dg_session *s, dg_stats *stats) { *stats = s->stats; }
+void dg_session_reset_stats(dg_session *s) { s->stats = (dg_stats){0}; }
+
+dg_status dg_session_set_sampler(dg_session *s, const dg_sampler *sampler) {
+    DG_TRY(check_sampler(sampler));
+    s->sampling = sampling_of(sampler);
+    return DG_OK;
+}

@@ -1,0 +1,66 @@
+/* A session: one timeline of tokens, its caches and drafters, and the round loop.
+ *
+ * Invariant between calls: the text is token[0..n_token); the target's cache and every drafter hold
+ * token[0..n_token-1), and the last token is the root of the next round. So a prompt is "all but its last token in
+ * prefill", and prefill needs no logits at all. */
+#ifndef DG_SESSION_H
+#define DG_SESSION_H
+
+#include "runtime/drafter.h"
+#include "runtime/target.h"
+#include "runtime/text.h"
+#include "runtime/verify.h"
+
+enum { DG_MAX_DRAFTERS = DG_STATS_SOURCES, DG_AUTO_BUDGET = 15, DG_HEAD_ROWS = 64 };
+
+typedef struct dg_slot {
+    dg_drafter_env env;
+    dg_drafter *drafter;
+    int32_t n_tap;
+    const int32_t *tap_layer;
+    dg_mat feature[DG_MAX_TAPS]; /* views of the session's feature rows, in the drafter's order */
+} dg_slot;
+
+struct dg_session {
+    dg_model *model;
+    int32_t context, budget, batch_rows, chunk;
+    dg_sampling sampling;
+    bool ignore_stop_tokens;
+    dg_status dead; /* DG_OK while alive */
+
+    dg_slot slot[DG_MAX_DRAFTERS];
+    int32_t n_slot;
+    int32_t tap_layer[DG_MAX_TAPS]; /* union of the drafters' feature layers, ascending */
+    dg_mat feature[DG_MAX_TAPS];    /* device [chunk, hidden] each */
+    int32_t n_tap;
+
+    dg_kv kv;
+    dg_tree tree;
+    dg_walk walk;
+    dg_batch batch; /* of the sessions stepped together, those of the first serve */
+    dg_work work;
+    dg_mat logits;                   /* device [DG_HEAD_ROWS, V] */
+    int32_t *sampled_dev, *path_dev; /* device [DG_TREE_MAX] and [chunk] */
+    float *logp_dev;
+    int32_t sampled[DG_TREE_MAX];
+    float logp[DG_TREE_MAX];
+    int32_t identity[DG_TREE_MAX]; /* 0, 1, 2, ...: the path of a prefill chunk */
+
+    int32_t *token; /* [context] */
+    float *logprob;
+    uint8_t *source;
+    int32_t n_token, n_new; /* n_new: appended by the last round */
+    int32_t limit;          /* appended tokens allowed from now on; INT32_MAX: any number */
+    dg_text text;
+    size_t *text_end; /* [DG_TREE_MAX] end in text.out after each token of the last round */
+    dg_stop stopped;
+    bool warned;
+
+    dg_stats stats;
+    void *host_block, *dev_block;
+};
+
+/* seconds, monotonic */
+double dg_now(void);
+
+#endif

@@ -1,0 +1,33 @@
+/* Text of a running answer: token ids in, whole UTF-8 out, held back while it may be the start of a stop string.
+ * Stop strings may span tokens and begin inside one. No allocation after layout. */
+#ifndef DG_TEXT_H
+#define DG_TEXT_H
+
+#include "runtime/mem.h"
+#include "runtime/tokenizer.h"
+
+typedef struct dg_text {
+    const dg_tokenizer *tokenizer; /* NULL: no text, no stop strings */
+    const char **stop;             /* [n_stop], NUL-terminated, owned by the arena */
+    size_t n_stop;
+    dg_decoder decoder;
+    char *held;       /* decoded, not released yet: at most the longest stop string and one token */
+    size_t n_held;
+    char *out;        /* released since the last dg_text_round */
+    size_t n_out, out_cap;
+} dg_text;
+
+/* max_round: tokens pushed at most between two dg_text_round. Copies the strings. */
+void dg_text_layout(dg_text *t, const dg_tokenizer *tokenizer, const char *const *stop, size_t n_stop, size_t max_round,
+                    dg_arena *host);
+
+void dg_text_reset(dg_text *t); /* a new answer */
+void dg_text_round(dg_text *t); /* empties `out` */
+
+/* Adds a token; true when a stop string is now complete: text up to it has been released, the rest is gone. */
+bool dg_text_push(dg_text *t, int32_t token);
+
+/* Releases what is held back; at the end of a text that no stop string ended. */
+void dg_text_flush(dg_text *t);
+
+#endif
