@@ -284,7 +284,7 @@ static void encode_q8_0(const float *x, uint8_t *b) {
     const uint16_t h = dg_f32_to_f16(d);
     memcpy(b, &h, sizeof h);
     for (int i = 0; i < 32; i++) {
-        /* Out of range only where d is 0, infinite or NaN in f16: the reciprocal overflows, or x is not finite. */
+        /* Out of range only if the reciprocal overflows (d is 0 in f16 then) or x is not finite. */
         const float q = roundf(x[i] * inverse);
         b[2 + i] = (uint8_t)(int8_t)(fabsf(q) <= 127 ? q : 0);
     }
