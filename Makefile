@@ -18,6 +18,8 @@ CFLAGS   ?= $(if $(DEBUG),-O1 -g,-O3 -g)
 BASE     := -std=c11 -D_GNU_SOURCE -I. -Iruntime -fPIC -pthread -ffp-contract=off -fno-math-errno $(WARN) -MMD -MP \
             $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all) \
             $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+Q        := $(if $(V),,@)
+say       = $(if $(V),,@echo "  $1 $2")
 LIBS     := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -lpthread
 TESTDEF  := -DDG_TEST=1
 
@@ -67,32 +69,40 @@ endif
 
 $(BUILD)/rel/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(BASE) $(CFLAGS) -DNDEBUG $(call isa,$<) $(if $(filter runtime/cli_chat.c,$<),$(if $(EDIT_OK),-DDG_LIBEDIT)) -c $< -o $@
+	$(call say,CC ,$@)
+	$(Q)$(CC) $(BASE) $(CFLAGS) -DNDEBUG $(call isa,$<) $(if $(filter runtime/cli_chat.c,$<),$(if $(EDIT_OK),-DDG_LIBEDIT)) -c $< -o $@
 
 $(BUILD)/test/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(BASE) $(CFLAGS) $(TESTDEF) $(call isa,$<) -c $< -o $@
+	$(call say,CC ,$@)
+	$(Q)$(CC) $(BASE) $(CFLAGS) $(TESTDEF) $(call isa,$<) -c $< -o $@
 
 $(BUILD)/libdgraft.a: $(LIB_OBJ)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call say,AR ,$@)
+	$(Q)$(AR) rcs $@ $^
 
 $(BUILD)/libdgraft.so: $(LIB_OBJ)
-	$(CC) -shared -Wl,-soname,libdgraft.so.0 $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -o $@
+	$(call say,LD ,$@)
+	$(Q)$(CC) -shared -Wl,-soname,libdgraft.so.0 $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -o $@
 
 $(BUILD)/dgraft: $(CLI_OBJ) $(BUILD)/libdgraft.a
-	$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) $(if $(EDIT_OK),-ledit) -o $@
+	$(call say,LD ,$@)
+	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) $(if $(EDIT_OK),-ledit) -o $@
 
 $(BUILD)/libdgraft-test.a: $(TLIB_OBJ)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call say,AR ,$@)
+	$(Q)$(AR) rcs $@ $^
 
 $(TEST_BIN): $(BUILD)/test/%: $(BUILD)/test/%.o $(TEST_LIB:%.c=$(BUILD)/test/%.o) $(BUILD)/libdgraft-test.a
-	$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -lcmocka -o $@
+	$(call say,LD ,$@)
+	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -lcmocka -o $@
 
 $(BENCH_BIN): $(BUILD)/bench/%: $(BUILD)/rel/bench/%.o $(BUILD)/libdgraft.a
 	@mkdir -p $(@D)
-	$(CC) $^ $(LIBS) -o $@
+	$(call say,LD ,$@)
+	$(Q)$(CC) $^ $(LIBS) -o $@
 
 test: deps ## every test; ends with `N passed, N failed, N skipped`
 	@$(MAKE) --no-print-directory test-run

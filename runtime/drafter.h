@@ -60,6 +60,9 @@ struct dg_drafter {
 
 /* All built-in drafters; drafters.c is the only file that names them. */
 const dg_drafter_ops *dg_drafter_find(const char *name);
+#ifdef DG_TEST
+extern const dg_drafter_ops *dg_test_drafter[4]; /* found first, by name */
+#endif
 
 /* Reads one "key=value" parameter list against a table of known keys; an unknown key or a bad value is an
  * ARGUMENT failure that names the drafter, the key and the known ones. */

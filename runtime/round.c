@@ -25,6 +25,7 @@ static dg_status propose(dg_session *s) {
     const int32_t budget = round_budget(s);
     for (int32_t i = 0; i < s->n_slot && budget > 0; i++) {
         dg_drafter *d = s->slot[i].drafter;
+        if (s->slot[i].n_tap && s->tree.n <= budget) s->stats.drafter_passes++;
         DG_TRY(d->ops->propose(d, &s->tree, budget));
         assert(s->tree.n <= budget + 1);
     }

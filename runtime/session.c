@@ -234,16 +234,17 @@ static void warn_mismatch(dg_session *s) {
     }
 }
 
-/* Hands the last round's tokens to the callback; the number it took before it said no. */
-static int32_t deliver(dg_session *s, bool (*callback)(void *, const dg_piece *), void *ud) {
+/* Hands the last round's tokens to the callback; false as soon as it says no. *taken: how many it got. */
+static bool deliver(dg_session *s, bool (*callback)(void *, const dg_piece *), void *ud, int32_t *taken) {
     size_t from = 0;
     for (int32_t i = 0; i < s->n_new; i++) {
         const int32_t at = s->n_token - s->n_new + i;
         const dg_piece piece = {s->text.out + from, s->text_end[i] - from, s->token[at], s->source[at], s->logprob[at]};
         from = s->text_end[i];
-        if (!callback(ud, &piece)) return i + 1;
+        *taken = i + 1;
+        if (!callback(ud, &piece)) return false;
     }
-    return s->n_new;
+    return true;
 }
 
 dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void *ud, const dg_piece *p), void *ud,
@@ -254,12 +255,11 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
         DG_TRY(dg_session_step(s, NULL, 0, &n));
         warn_mismatch(s);
         if (!callback || !n) continue;
-        const int32_t first = s->n_token - s->n_new, taken = deliver(s, callback, ud);
-        if (taken == s->n_new && s->stopped != DG_STOP_NONE) break;
-        if (taken < s->n_new) {
-            DG_TRY(dg_session_rewind(s, (size_t)(first + taken)));
-            s->stopped = DG_STOP_CANCELLED;
-        }
+        const int32_t first = s->n_token - s->n_new;
+        int32_t taken = 0;
+        if (deliver(s, callback, ud, &taken)) continue;
+        DG_TRY(dg_session_rewind(s, (size_t)(first + taken)));
+        s->stopped = DG_STOP_CANCELLED;
     }
     if (callback && s->stopped != DG_STOP_CANCELLED) {
         dg_text_round(&s->text);

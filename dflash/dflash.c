@@ -1,0 +1,264 @@
+/* DFlash block drafter (arXiv 2602.06036; z-lab/dflash model.py, newer code): one pass over [root, MASK, ...] with
+ * attention to projected target features predicts the whole block at once.
+ *
+ * observe: features -> fc -> hidden_norm -> every layer's K and V at the committed positions. propose: an ordinary pass
+ * of ordinary layers over the block, whose own K and V are dropped again; row j predicts the token at root + j. */
+#include <math.h>
+#include <string.h>
+
+#include "dflash/best_first.h"
+#include "dflash/fuse.h"
+
+extern const dg_drafter_ops dg_dflash;
+
+typedef struct dflash {
+    dg_drafter base;
+    const dg_model *target;
+    dg_net net;
+    dg_mat embed, head; /* the drafter's own, or the target's */
+
+    bool tree;      /* best-first over the marginals; else their greedy chain */
+    int32_t chain;  /* tree: leading tokens of the chain that always stay */
+    int32_t block;  /* rows of a pass, root included */
+    int32_t width;  /* candidates a position */
+
+    dg_kv kv;
+    dg_work work;
+    dg_fuse fuse;
+    dg_batch batch;
+    dg_mat fused;    /* device [max_rows, H] */
+    dg_mat logits;   /* device [block-1, Vd] */
+    int32_t *id_dev, *id;
+    float *logp_dev, *logp;
+    dg_best_first *search;
+} dflash;
+
+/* ---- opening ---------------------------------------------------------------------------------- */
+
+static dg_status check_config(const dflash *d, const char *path) {
+    const dg_config *c = &d->net.config, *t = &d->target->net.config;
+    DG_CHECK(c->arch == DG_ARCH_DFLASH, DG_ERR_ARGUMENT, "%s: expected a DFlash drafter, found a %s model", path, c->arch_name);
+    const int32_t tapped = c->target_hidden_size ? c->target_hidden_size : c->hidden_size;
+    DG_CHECK(c->hidden_size == t->hidden_size && tapped == t->hidden_size, DG_ERR_ARGUMENT,
+             "%s: drafter for hidden size %d, the target has %d: it was made for another model", path, tapped, t->hidden_size);
+    /* a GGUF drafter has no vocabulary of its own: 0 */
+    DG_CHECK(!c->vocab_size || c->vocab_size == t->vocab_size, DG_ERR_ARGUMENT,
+             "%s: drafter for a vocabulary of %d, the target has %d: it was made for another model", path, c->vocab_size,
+             t->vocab_size);
+    DG_CHECK(!c->num_target_layers || c->num_target_layers == t->n_layer, DG_ERR_ARGUMENT,
+             "%s: drafter for a target of %d layers, this one has %d: it was made for another model", path,
+             c->num_target_layers, t->n_layer);
+    for (int32_t i = 0; i < c->n_tap; i++)
+        DG_CHECK(c->tap[i] >= 0 && c->tap[i] < t->n_layer, DG_ERR_ARGUMENT,
+                 "%s: target_layer_ids[%d] is %d: the target has layers 0 to %d", path, i, c->tap[i], t->n_layer - 1);
+    DG_CHECK(c->mask_token_id >= 0 && c->mask_token_id < t->vocab_size, DG_ERR_FORMAT,
+             "%s: mask_token_id: expected 0 to %d, found %d", path, t->vocab_size - 1, c->mask_token_id);
+    DG_CHECK(c->block_size >= 2 && c->block_size <= DG_TREE_MAX, DG_ERR_FORMAT, "%s: block_size: expected 2 to %d, found %d",
+             path, DG_TREE_MAX, c->block_size);
+    DG_CHECK(c->embedding_scale == 1 && c->output_multiplier == 1 && c->logit_softcap == 0, DG_ERR_UNSUPPORTED,
+             "%s: input_embedding_scale, output_multiplier and final_logit_softcapping are not supported", path);
+    return DG_OK;
+}
+
+/* The draft vocabulary, if reduced, must have its head and map into the target's vocabulary. */
+static dg_status check_vocab(dflash *d, const char *path) {
+    const dg_weights *w = &d->net.weights;
+    const int32_t vocab = d->target->net.config.vocab_size;
+    d->embed = w->embed.data ? w->embed : d->target->net.weights.embed;
+    d->head = w->head.data ? w->head : d->target->net.weights.head;
+    if (!w->d2t.data) {
+        DG_CHECK(d->head.rows == vocab, DG_ERR_FORMAT, "%s: lm_head has %d rows, the target's vocabulary %d, and there is no d2t",
+                 path, d->head.rows, vocab);
+        return DG_OK;
+    }
+    DG_CHECK(w->head.data, DG_ERR_FORMAT, "%s: d2t without lm_head.weight", path);
+    return DG_OK;
+}
+
+static int32_t target_id(const dflash *d, int32_t id) {
+    const dg_mat *m = &d->net.weights.d2t;
+    if (!m->data) return id;
+    const int64_t v = m->dtype == DG_I64 ? ((const int64_t *)m->data)[id] : ((const int32_t *)m->data)[id];
+    /* speculators store offsets, GGUF absolute ids */
+    return (int32_t)(d->net.file->container == DG_CONTAINER_GGUF ? v : v + id);
+}
+
+static dg_status check_map(const dflash *d, const char *path) {
+    const dg_mat *m = &d->net.weights.d2t;
+    for (int32_t i = 0; m->data && i < m->cols; i++) {
+        const int64_t v = m->dtype == DG_I64 ? ((const int64_t *)m->data)[i] : ((const int32_t *)m->data)[i];
+        const int64_t id = d->net.file->container == DG_CONTAINER_GGUF ? v : v + i;
+        DG_CHECK(id >= 0 && id < d->target->net.config.vocab_size, DG_ERR_FORMAT,
+                 "%s: d2t[%d] leads to token %lld: expected 0 to %d", path, i, (long long)id,
+                 d->target->net.config.vocab_size - 1);
+    }
+    return DG_OK;
+}
+
+static dg_status read_params(dflash *d, const dg_drafter_env *env) {
+    const int32_t full = d->net.config.block_size;
+    d->block = full;
+    d->width = 0;
+    const dg_param table[] = {{"tree", DG_PARAM_BOOL, &d->tree, 0, 1},
+                              {"chain", DG_PARAM_INT, &d->chain, 0, DG_TREE_MAX - 1},
+                              {"block", DG_PARAM_INT, &d->block, 2, full},
+                              {"width", DG_PARAM_INT, &d->width, 1, DG_TREE_MAX - 1}};
+    DG_TRY(dg_params_parse("dflash", env->params, table, sizeof table / sizeof *table));
+    /* DDTree branches as wide as its budget */
+    if (!d->width) d->width = env->budget > 0 ? env->budget : 1;
+    if (!d->tree) d->width = 1;
+    if (d->width > d->head.rows) d->width = d->head.rows;
+    return DG_OK;
+}
+
+static void dflash_close(dg_drafter *base) {
+    dflash *d = (dflash *)base;
+    dg_net_close(d->target->be, &d->net);
+    dg_mem_free(d);
+}
+
+static dg_status dflash_open(const dg_drafter_env *env, dg_drafter **out) {
+    DG_CHECK(env->path, DG_ERR_ARGUMENT, "drafter dflash needs its weights: dflash:PATH");
+    dflash *d = dg_mem_calloc(1, sizeof *d);
+    DG_CHECK(d, DG_ERR_MEMORY, "no memory for the drafter");
+    d->base.ops = &dg_dflash;
+    d->base.env = env;
+    d->target = env->model;
+    dg_status st = dg_net_open(d->target->be, env->path, &d->net);
+    if (st == DG_OK) st = check_config(d, env->path);
+    if (st == DG_OK) st = check_vocab(d, env->path);
+    if (st == DG_OK) st = check_map(d, env->path);
+    if (st == DG_OK) st = read_params(d, env);
+    if (st != DG_OK) {
+        dflash_close(&d->base);
+        return st;
+    }
+    *out = &d->base;
+    return DG_OK;
+}
+
+static void dflash_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
+    dflash *d = (dflash *)base;
+    const dg_config *c = &d->net.config;
+    const int32_t rows = base->env->max_rows > d->block ? base->env->max_rows : d->block;
+    const size_t drafts = (size_t)(d->block - 1), cells = drafts * (size_t)d->width;
+    dg_kv_layout(&d->kv, c->n_layer, base->env->context + d->block, d->block, c->n_kv_head * c->head_dim, DG_F32, host, dev);
+    dg_batch_layout(&d->batch, d->block, host, dev);
+    dg_work_layout(&d->work, c, rows, dev);
+    dg_fuse_layout(&d->fuse, base->env->max_rows, c->n_tap, c->hidden_size, dev);
+    d->fused = dg_mat_make(dg_arena_take(dev, (size_t)base->env->max_rows * (size_t)c->hidden_size, sizeof(float)), DG_F32,
+                           base->env->max_rows, c->hidden_size);
+    d->logits = dg_mat_make(dg_arena_take(dev, drafts * (size_t)d->head.rows, sizeof(float)), DG_F32, d->block - 1,
+                            d->head.rows);
+    d->id_dev = dg_arena_take(dev, cells, sizeof *d->id);
+    d->logp_dev = dg_arena_take(dev, cells, sizeof *d->logp);
+    d->id = dg_arena_take(host, cells, sizeof *d->id);
+    d->logp = dg_arena_take(host, cells, sizeof *d->logp);
+    d->search = dg_arena_take(host, 1, sizeof *d->search);
+}
+
+static int32_t dflash_taps(const dg_drafter *base, const int32_t **layer) {
+    const dflash *d = (const dflash *)base;
+    *layer = d->net.config.tap;
+    return d->net.config.n_tap;
+}
+
+static void dflash_memory(const dg_drafter *base, uint64_t *weights, uint64_t *kv) {
+    const dflash *d = (const dflash *)base;
+    const dg_config *c = &d->net.config;
+    *weights = d->net.file->mapped;
+    *kv = 2 * (uint64_t)c->n_layer * (uint64_t)(base->env->context + d->block) * (uint64_t)(c->n_kv_head * c->head_dim) *
+          sizeof(float);
+}
+
+/* ---- rounds ----------------------------------------------------------------------------------- */
+
+static dg_status dflash_observe(dg_drafter *base, const dg_outcome *o) {
+    dflash *d = (dflash *)base;
+    dg_backend *be = d->target->be;
+    const dg_config *c = &d->net.config;
+    const dg_work w = dg_work_rows(&d->work, o->n);
+    const dg_mat fused = dg_mat_rows(d->fused, 0, o->n);
+    dg_fuse_rows(be, &d->fuse, o, d->net.weights.fc, d->net.weights.hidden_norm, c->rms_norm_eps, fused);
+
+    /* positions o->first .. o->first + n - 1, through the batch's position rows, block by block */
+    for (int32_t at = 0; at < o->n; at += d->batch.cap) {
+        const int32_t n = o->n - at < d->batch.cap ? o->n - at : d->batch.cap;
+        for (int32_t i = 0; i < n; i++) d->batch.pos[i] = o->first + at + i;
+        be->ops->upload(be, d->batch.pos_dev, d->batch.pos, (size_t)n * sizeof *d->batch.pos);
+        be->ops->rope_table(be, dg_mat_rows(w.rope, at, n), d->batch.pos_dev, d->net.inv_freq, d->net.rope_scale);
+    }
+    for (int32_t l = 0; l < c->n_layer; l++)
+        dg_layer_store(be, c, &d->net.weights.layer[l], l, &d->kv, d->kv.len, fused, &w);
+    d->kv.len += o->n;
+    return DG_OK;
+}
+
+/* Runs the block behind `root`: logits of rows 1..block-1. */
+static void run_block(dflash *d, int32_t root) {
+    dg_backend *be = d->target->be;
+    const dg_config *c = &d->net.config;
+    dg_batch *b = &d->batch;
+    int32_t id[DG_TREE_MAX];
+    id[0] = root;
+    for (int32_t i = 1; i < d->block; i++) id[i] = c->mask_token_id;
+    dg_batch_reset(b);
+    dg_batch_add_rows(be, b, &d->kv, id, d->block, DG_MASK_FULL);
+    dg_batch_upload(be, b);
+
+    const dg_work w = dg_work_rows(&d->work, d->block);
+    be->ops->embed(be, w.x, d->embed, b->token_dev);
+    be->ops->rope_table(be, w.rope, b->pos_dev, d->net.inv_freq, d->net.rope_scale);
+    for (int32_t l = 0; l < c->n_layer; l++)
+        dg_layer_forward(be, c, &d->net.weights.layer[l], l, b, &w, c->causal[l] ? DG_MASK_CAUSAL : DG_MASK_FULL);
+    dg_kv_truncate(&d->kv, d->kv.len);
+    be->ops->rms_norm(be, w.x, w.x, d->net.weights.norm, c->rms_norm_eps);
+    be->ops->matmul(be, d->logits, dg_mat_rows(w.x, 1, d->block - 1), d->head, (dg_mat){0}, false);
+}
+
+static void add_chain(dflash *d, dg_tree *tree, int32_t budget) {
+    int32_t node = 0;
+    float score = 0;
+    for (int32_t j = 0; j < d->block - 1 && node >= 0; j++) {
+        const int32_t token = d->id[j * d->width];
+        if (tree->n > budget && dg_tree_child(tree, node, token) < 0) break;
+        score += d->logp[j * d->width];
+        node = dg_tree_add(tree, node, token, score, d->base.env->source);
+    }
+}
+
+static dg_status dflash_propose(dg_drafter *base, dg_tree *tree, int32_t budget) {
+    dflash *d = (dflash *)base;
+    dg_backend *be = d->target->be;
+    if (tree->n > budget) return DG_OK; /* nothing left to fill: save the pass */
+    run_block(d, tree->token[0]);
+    const size_t cells = (size_t)(d->block - 1) * (size_t)d->width;
+    be->ops->top_k(be, d->id_dev, d->logp_dev, d->logits, d->width);
+    be->ops->download(be, d->id, d->id_dev, cells * sizeof *d->id);
+    be->ops->download(be, d->logp, d->logp_dev, cells * sizeof *d->logp);
+    DG_TRY(dg_backend_check(be));
+    for (size_t i = 0; i < cells; i++) d->id[i] = target_id(d, d->id[i]);
+    if (!d->tree) {
+        add_chain(d, tree, budget);
+        return DG_OK;
+    }
+    const dg_lattice lattice = {d->id, d->logp, d->block - 1, d->width};
+    dg_best_first_fill(d->search, tree, &lattice, budget, d->chain, base->env->source);
+    return DG_OK;
+}
+
+static void dflash_rewind(dg_drafter *base, int32_t len) { dg_kv_truncate(&((dflash *)base)->kv, len); }
+
+const dg_drafter_ops dg_dflash = {
+    .name = "dflash",
+    .help = "dflash:PATH[,tree=0|1][,chain=N][,block=N][,width=N]: DFlash block drafter; tree=1 grows a best-first tree "
+            "(DDTree) with the first N tokens of the chain kept, else one chain",
+    .open = dflash_open,
+    .layout = dflash_layout,
+    .taps = dflash_taps,
+    .observe = dflash_observe,
+    .propose = dflash_propose,
+    .rewind = dflash_rewind,
+    .close = dflash_close,
+    .memory = dflash_memory,
+};
