@@ -3,13 +3,9 @@
  *
  * observe: features -> fc -> hidden_norm -> every layer's K and V at the committed positions. propose: an ordinary pass
  * of ordinary layers over the block, whose own K and V are dropped again; row j predicts the token at root + j. */
-#include <math.h>
-#include <string.h>
-
+#include "dflash/dflash.h"
 #include "dflash/best_first.h"
 #include "dflash/fuse.h"
-
-extern const dg_drafter_ops dg_dflash;
 
 typedef struct dflash {
     dg_drafter base;
@@ -246,6 +242,10 @@ static dg_status dflash_propose(dg_drafter *base, dg_tree *tree, int32_t budget)
     dg_best_first_fill(d->search, tree, &lattice, budget, d->chain, base->env->source);
     return DG_OK;
 }
+
+dg_mat dg_dflash_logits(const dg_drafter *d) { return ((const dflash *)d)->logits; }
+dg_mat dg_dflash_hidden(const dg_drafter *d) { return dg_mat_rows(((const dflash *)d)->work.x, 0, ((const dflash *)d)->block); }
+const dg_kv *dg_dflash_kv(const dg_drafter *d) { return &((const dflash *)d)->kv; }
 
 static void dflash_rewind(dg_drafter *base, int32_t len) { dg_kv_truncate(&((dflash *)base)->kv, len); }
 
