@@ -14,7 +14,7 @@
 enum { DG_MAX_DIMS = 4 };
 
 typedef struct dg_file_tensor {
-    const char *name;
+    const char *name;           /* owned by the dg_file */
     const void *data;           /* into the mapping (aligned as the file has it, at least 1) */
     size_t size;                /* bytes */
     int64_t dim[DG_MAX_DIMS];   /* slowest first, as in PyTorch, whatever the container */
@@ -49,6 +49,7 @@ typedef struct dg_file {
     dg_file_tensor *tensor;        /* sorted by name */
     size_t n_tensor;
     json_t *config;                /* safetensors: config.json; NULL for GGUF */
+    json_t *generation;            /* safetensors: generation_config.json, or NULL */
     dg_meta *meta;                 /* GGUF: sorted by key; NULL for safetensors */
     size_t n_meta;
     size_t mapped;                 /* bytes of weights mapped, for the memory plan */
