@@ -48,14 +48,11 @@ static item pop(dg_best_first *s, const dg_tree *t) {
 static void add_chain(dg_tree *t, const dg_lattice *l, int32_t budget, int32_t chain, int32_t source) {
     double score = 0;
     int32_t node = 0;
-    for (int32_t d = 0; d < l->n_depth && d < chain; d++) {
-        const int32_t token = l->id[(size_t)d * l->width];
-        const float logp = l->logp[(size_t)d * l->width];
+    for (int32_t d = 0; d < l->n_depth && d < chain && t->n <= budget; d++) {
+        const float logp = l->logp[(size_t)d * (size_t)l->width];
         if (!(logp > -INFINITY)) return;
-        if (t->n > budget && dg_tree_child(t, node, token) < 0) return;
         score += (double)logp;
-        node = dg_tree_add(t, node, token, (float)score, source);
-        if (node < 0) return;
+        node = dg_tree_add(t, node, l->id[(size_t)d * (size_t)l->width], (float)score, source);
     }
 }
 
