@@ -44,7 +44,7 @@ ISA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
 endif
 isa = $(if $(findstring _avx512.,$1),$(ISA_avx512))$(if $(findstring _avx2.,$1),$(ISA_avx2))
 
-.PHONY: all lib cli deps demo test golden bench fuzz asan ubsan tsan oom lint format layers install clean help found
+.PHONY: all lib cli deps model demo test golden bench fuzz asan ubsan tsan oom lint format layers install clean help found
 .DEFAULT_GOAL := all
 
 all: lib cli ## library and program
@@ -104,7 +104,18 @@ $(BENCH_BIN): $(BUILD)/bench/%: $(BUILD)/rel/bench/%.o $(BUILD)/libdgraft.a
 	$(call say,LD ,$@)
 	$(Q)$(CC) $^ $(LIBS) -o $@
 
+MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
+
+model: ## fetch and check the demo's target
+	@sh tests/fetch_model.sh
+
+demo: deps model ## drafted text, streaming, beside plain decoding
+	@$(MAKE) --no-print-directory -j$(shell nproc) cli
+	@$(BUILD)/dgraft run -m $(MODEL) --mode dflash --drafter dflash/checkpoints/smollm2-dflash --chat -n 160 --ignore-eos --compare \
+	  -p "Explain to a curious child how a seed becomes a tree, step by step."
+
 test: deps ## every test; ends with `N passed, N failed, N skipped`
+	@sh tests/fetch_model.sh || [ "$$CI" != true ]
 	@$(MAKE) --no-print-directory test-run
 
 .PHONY: test-run

@@ -1,0 +1,270 @@
+/* A drafter changes speed, never text: for every list of drafters, temperature, seed, budget, thread count and batch
+ * size the tokens and log-probabilities equal plain decoding's to the bit. And the test can fail: a kernel whose sums
+ * depend on the batch is noticed. */
+#include "tests/test.h"
+
+#include "runtime/session.h"
+#include "tests/fixture.h"
+#include "tests/toy_drafters.h"
+
+enum { MAX_BATCH = 8, MAX_ARMS = 10 };
+
+typedef struct grid {
+    const char *model;      /* path */
+    const char *dflash;     /* path, NULL: none */
+    int32_t vocab, prompt_len, n_new;
+    int32_t threads[2], batch[3], budget[4];
+    float temperature[3];
+    int n_threads, n_batch, n_budget, n_temperature, n_seed;
+    bool toys; /* oracle, liar, random */
+} grid;
+
+typedef struct answer {
+    int32_t token[160];
+    float logprob[160];
+    size_t n;
+} answer;
+
+static int64_t n_cases, n_accepted;
+
+static void make_prompt(const grid *g, int which, int32_t *ids) {
+    uint64_t seed = 77u + (unsigned)which;
+    for (int32_t i = 0; i < g->prompt_len + which; i++) {
+        /* repeats, so that n-grams find something */
+        const int32_t fresh = (int32_t)((test_random(&seed) + 1) * 0.5f * (float)(g->vocab - 3)) + 2;
+        ids[i] = i >= 6 && test_random(&seed) < 0.4f ? ids[i - 5] : fresh;
+    }
+}
+
+static dg_session *new_session(dg_model *m, const grid *g, const dg_draft *draft, size_t n_draft, int32_t budget,
+                               float temperature, uint64_t seed) {
+    const dg_session_options opt = {.context = g->prompt_len + MAX_BATCH + g->n_new + 1, .budget = budget, .draft = draft,
+                                    .n_draft = n_draft, .ignore_stop_tokens = true, .batch_rows = 64,
+                                    .sampler = {.temperature = temperature, .seed = seed, .top_k = seed == 3 ? 20 : 0,
+                                                .top_p = seed == 2 ? 0.9f : 0}};
+    dg_session *s = NULL;
+    check_ok(dg_session_create(m, &opt, &s));
+    return s;
+}
+
+static void read_answer(const grid *g, dg_session *s, int which, answer *a) {
+    size_t n;
+    const int32_t *t = dg_session_tokens(s, &n);
+    const size_t prompt = (size_t)(g->prompt_len + which);
+    a->n = n - prompt;
+    assert_int_equal(a->n, g->n_new);
+    memcpy(a->token, t + prompt, a->n * sizeof *t);
+    memcpy(a->logprob, dg_session_logprobs(s) + prompt, a->n * sizeof(float));
+}
+
+/* n sequences in one batch. */
+static void run_batch(dg_model *m, const grid *g, const dg_draft *draft, size_t n_draft, int32_t budget, float temperature,
+                      uint64_t seed, int n, const answer *truth, answer *out) {
+    dg_session *s[MAX_BATCH];
+    size_t count[MAX_BATCH];
+    for (int i = 0; i < n; i++) {
+        int32_t ids[128];
+        make_prompt(g, i, ids);
+        if (truth) toy_oracle_knows(i, ids, g->prompt_len + i, truth[i].token, (int32_t)truth[i].n);
+        s[i] = new_session(m, g, draft, n_draft, budget, temperature, seed);
+        check_ok(dg_session_sync(s[i], ids, (size_t)(g->prompt_len + i)));
+        dg_session_limit(s[i], (size_t)g->n_new);
+    }
+    for (size_t total = 1; total;) {
+        check_ok(dg_sessions_step(s, (size_t)n, count));
+        total = 0;
+        for (int i = 0; i < n; i++) total += count[i];
+    }
+    for (int i = 0; i < n; i++) {
+        dg_stats st;
+        dg_session_get_stats(s[i], &st);
+        n_accepted += (int64_t)(st.tokens - st.rounds);
+        read_answer(g, s[i], i, &out[i]);
+        dg_session_free(s[i]);
+    }
+}
+
+static int first_difference(const answer *a, const answer *b) {
+    for (size_t i = 0; i < a->n; i++)
+        if (a->token[i] != b->token[i] || memcmp(&a->logprob[i], &b->logprob[i], sizeof(float))) return (int)i;
+    return -1;
+}
+
+typedef struct arm {
+    const char *name;
+    dg_draft draft[2];
+    size_t n;
+} arm;
+
+static int list_arms(const grid *g, arm *a) {
+    int n = 0;
+    a[n++] = (arm){"none", {{0}}, 0};
+    a[n++] = (arm){"ngram", {{"ngram", NULL, NULL}}, 1};
+    a[n++] = (arm){"pld", {{"pld", NULL, "tokens=4"}}, 1};
+    if (g->dflash) {
+        a[n++] = (arm){"dflash chain", {{"dflash", g->dflash, NULL}}, 1};
+        a[n++] = (arm){"dflash tree", {{"dflash", g->dflash, "tree=1"}}, 1};
+        a[n++] = (arm){"ngram + dflash tree", {{"ngram", NULL, NULL}, {"dflash", g->dflash, "tree=1,chain=3"}}, 2};
+    }
+    if (g->toys) {
+        a[n++] = (arm){"oracle", {{"oracle", NULL, NULL}}, 1};
+        a[n++] = (arm){"liar", {{"liar", NULL, NULL}}, 1};
+        a[n++] = (arm){"random", {{"random", NULL, NULL}}, 1};
+    }
+    assert_true(n <= MAX_ARMS);
+    return n;
+}
+
+/* Every arm against the plain answers; the number of differing sequences. */
+static int64_t compare_arms(dg_model *m, const grid *g, float temperature, uint64_t seed, const answer *plain, bool report) {
+    arm list[MAX_ARMS];
+    const int n_arm = list_arms(g, list);
+    int64_t bad = 0;
+    for (int a = 0; a < n_arm; a++)
+        for (int b = 0; b < (list[a].n ? g->n_budget : 1); b++)
+            for (int k = 0; k < g->n_batch; k++) {
+                static answer got[MAX_BATCH];
+                const int64_t before = n_accepted;
+                run_batch(m, g, list[a].draft, list[a].n, g->budget[b], temperature, seed, g->batch[k], plain, got);
+                if (!strcmp(list[a].name, "oracle")) assert_true(n_accepted > before);
+                for (int i = 0; i < g->batch[k]; i++, n_cases++) {
+                    const int at = first_difference(&plain[i], &got[i]);
+                    if (at < 0) continue;
+                    bad++;
+                    if (report)
+                        print_error("%s, T %.1f, seed %d, budget %d, %d in batch: sequence %d differs at %d (%d, %.9g; plain %d, %.9g)\n",
+                                    list[a].name, (double)temperature, (int)seed, g->budget[b], g->batch[k], i, at,
+                                    got[i].token[at], (double)got[i].logprob[at], plain[i].token[at], (double)plain[i].logprob[at]);
+                }
+            }
+    return bad;
+}
+
+static void run_grid(const grid *g) {
+    static answer plain[MAX_BATCH];
+    const int most = g->batch[g->n_batch - 1];
+    for (int t = 0; t < g->n_temperature; t++)
+        for (int seed = 1; seed <= g->n_seed; seed++)
+            for (int h = 0; h < g->n_threads; h++) {
+                dg_model *m = NULL;
+                const dg_model_options opt = {.threads = g->threads[h]};
+                check_ok(dg_model_open(g->model, &opt, &m));
+                /* the truth: plain, alone, one thread */
+                for (int i = 0; i < most && h == 0; i++) {
+                    int32_t ids[128];
+                    size_t n;
+                    make_prompt(g, i, ids);
+                    dg_session *s = new_session(m, g, NULL, 0, 0, g->temperature[t], (uint64_t)seed);
+                    check_ok(dg_session_sync(s, ids, (size_t)(g->prompt_len + i)));
+                    dg_session_limit(s, (size_t)g->n_new);
+                    do check_ok(dg_session_step(s, NULL, 0, &n));
+                    while (n);
+                    read_answer(g, s, i, &plain[i]);
+                    dg_session_free(s);
+                }
+                assert_int_equal(compare_arms(m, g, g->temperature[t], (uint64_t)seed, plain, true), 0);
+                dg_model_close(m);
+            }
+}
+
+static const grid tiny = {.vocab = FIXTURE_VOCAB, .prompt_len = 14, .n_new = 40, .threads = {1, 2}, .batch = {1, 3, 8},
+                          .budget = {1, 7, 15, 60}, .temperature = {0, 0.7f, 1.3f}, .n_threads = 2, .n_batch = 3,
+                          .n_budget = 4, .n_temperature = 3, .n_seed = 3, .toys = true};
+
+static char dir[3][256];
+
+static void test_fixture_llama(void **state) {
+    (void)state;
+    grid g = tiny;
+    g.model = dir[0], g.dflash = dir[2];
+    run_grid(&g);
+    assert_true(n_accepted > 1000);
+}
+
+static void test_fixture_qwen3(void **state) {
+    (void)state;
+    grid g = tiny;
+    g.model = dir[1], g.dflash = dir[2];
+    g.n_seed = 1;
+    run_grid(&g);
+}
+
+/* Trained tiny drafters: drafts that are accepted. */
+static void test_golden_drafters(void **state) {
+    (void)state;
+    if (!golden_have("dflash/d1-b8/config.json")) skip();
+    const char *const name[] = {"d1-b8", "d2-b16", "d3-b16-swa", "d2-b8-bias"};
+    for (int i = 0; i < 4; i++) {
+        char model[512], drafter[512];
+        snprintf(model, sizeof model, "%s", golden_path("dflash/%s", i == 3 ? "target-llama" : "target-qwen3"));
+        snprintf(drafter, sizeof drafter, "%s", golden_path("dflash/%s", name[i]));
+        grid g = tiny;
+        g.model = model, g.dflash = drafter, g.vocab = 316, g.n_seed = 1, g.toys = false;
+        run_grid(&g);
+    }
+}
+
+static void test_smollm2(void **state) {
+    (void)state;
+    const char *path = smollm2_path();
+    if (!path) skip();
+    const grid g = {.model = path, .dflash = "dflash/checkpoints/smollm2-dflash", .vocab = 49000, .prompt_len = 24,
+                    .n_new = 20, .threads = {1, 2}, .batch = {1, 3}, .budget = {7, 15}, .temperature = {0, 0.7f},
+                    .n_threads = 2, .n_batch = 2, .n_budget = 2, .n_temperature = 2, .n_seed = 1, .toys = true};
+    run_grid(&g);
+}
+
+/* A matmul that sums in another order when it gets more than one row: what a careless backend does. */
+static void (*sound_matmul)(dg_backend *, dg_mat, dg_mat, dg_mat, dg_mat, bool);
+
+static void careless_matmul(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_mat bias, bool add) {
+    if (x.rows == 1 || x.cols < 32) {
+        sound_matmul(be, out, x, w, bias, add);
+        return;
+    }
+    const int32_t half = x.cols / 2 / 16 * 16;
+    dg_mat wl = w, wr = w;
+    wl.cols = half;
+    wr = dg_mat_cols(w, half, w.cols - half);
+    sound_matmul(be, out, dg_mat_cols(x, half, x.cols - half), wr, bias, add);
+    sound_matmul(be, out, dg_mat_cols(x, 0, half), wl, (dg_mat){0}, true);
+}
+
+static void test_broken_kernel_is_noticed(void **state) {
+    (void)state;
+    grid g = tiny;
+    g.model = dir[0], g.dflash = dir[2];
+    g.n_batch = 1, g.n_budget = 2;
+    static answer plain[MAX_BATCH];
+    dg_model *m = NULL;
+    check_ok(dg_model_open(g.model, NULL, &m));
+    dg_ops broken = *m->be->ops;
+    const dg_ops *sound = m->be->ops;
+    sound_matmul = broken.matmul;
+    broken.matmul = careless_matmul;
+    m->be->ops = &broken;
+    run_batch(m, &g, NULL, 0, 0, 0.7f, 1, 1, NULL, plain);
+    const int64_t bad = compare_arms(m, &g, 0.7f, 1, plain, false);
+    m->be->ops = sound;
+    dg_model_close(m);
+    assert_true(bad > 0);
+}
+
+static int report(void **state) {
+    (void)state;
+    print_message("%lld sequences compared, %lld drafts accepted\n", (long long)n_cases, (long long)n_accepted);
+    return 0;
+}
+
+int main(void) {
+    const char *tmp = test_tmpdir();
+    for (int i = 0; i < 3; i++) {
+        snprintf(dir[i], sizeof dir[i], "%s/%d", tmp, i);
+        fixture_model(dir[i], (fixture_kind)i);
+    }
+    toy_drafters_register();
+    const struct CMUnitTest t[] = {cmocka_unit_test(test_fixture_llama), cmocka_unit_test(test_fixture_qwen3),
+                                   cmocka_unit_test(test_golden_drafters), cmocka_unit_test(test_smollm2),
+                                   cmocka_unit_test(test_broken_kernel_is_noticed)};
+    return cmocka_run_group_tests_name("lossless", t, NULL, report);
+}
