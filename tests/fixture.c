@@ -82,6 +82,48 @@ static json_t *config_of(fixture_kind kind) {
     return c;
 }
 
+/* Byte-level BPE over printable ASCII, space, newline, the two bytes of U+00E9, and merges of common pairs. */
+static json_t *tokenizer_of(void) {
+    static const char *const pair[] = {"th", "he", "in", "er", "an", "re", "on", "at", "en", "nd", "ti", "es", "or", "te", "of",
+                                       "ed", "is", "it", "al", "ar", "st", "to", "nt", "ng", "se", "ha", "as", "ou", "io", "le"};
+    json_t *vocab = json_object(), *merges = json_array(), *added = json_array();
+    int id = 2;
+    for (int ch = 33; ch < 127; ch++) {
+        const char text[2] = {(char)ch, 0};
+        json_object_set_new(vocab, text, json_integer(id++));
+    }
+    json_object_set_new(vocab, "\u0120", json_integer(id++)); /* space */
+    json_object_set_new(vocab, "\u010a", json_integer(id++)); /* newline */
+    json_object_set_new(vocab, "\u00c3", json_integer(id++)); /* bytes c3, a9 */
+    json_object_set_new(vocab, "\u00a9", json_integer(id++));
+    for (size_t i = 0; i < sizeof pair / sizeof *pair && id < FIXTURE_MASK; i++) {
+        char merge[8];
+        snprintf(merge, sizeof merge, "%c %c", pair[i][0], pair[i][1]);
+        json_array_append_new(merges, json_string(merge));
+        json_object_set_new(vocab, pair[i], json_integer(id++));
+    }
+    assert_int_equal(id, FIXTURE_MASK);
+    const struct {
+        int id;
+        const char *text;
+    } special[] = {{0, "<|pad|>"}, {1, "<|end|>"}, {FIXTURE_MASK, "<|mask|>"}};
+    for (int i = 0; i < 3; i++)
+        json_array_append_new(added, json_pack("{s:i,s:s,s:b,s:b,s:b,s:b,s:b}", "id", special[i].id, "content", special[i].text,
+                                               "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1));
+    return json_pack("{s:s,s:o,s:n,s:{s:s,s:b,s:b},s:n,s:{s:s,s:b,s:b},s:{s:s,s:o,s:o}}", "version", "1.0", "added_tokens", added,
+                     "normalizer", "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", 0, "use_regex", 1,
+                     "post_processor", "decoder", "type", "ByteLevel", "add_prefix_space", 0, "use_regex", 1, "model", "type",
+                     "BPE", "vocab", vocab, "merges", merges);
+}
+
+static void write_json(const char *dir, const char *leaf, json_t *j) {
+    char *text = json_dumps(j, JSON_INDENT(1));
+    assert_non_null(text);
+    write_file(dir, leaf, text, strlen(text), NULL, 0);
+    free(text);
+    json_decref(j);
+}
+
 const char *fixture_model(const char *dir, fixture_kind kind) {
     mkdir(dir, 0777);
     writer w = {.header = json_object(), .seed = 1234u + (unsigned)kind};
@@ -102,10 +144,9 @@ const char *fixture_model(const char *dir, fixture_kind kind) {
     text = realloc(text, padded + 1);
     memset(text + len, ' ', padded - len);
     write_file(dir, "model.safetensors", text, padded, w.data, w.n * sizeof(float));
-    json_t *c = config_of(kind);
-    char *config = json_dumps(c, JSON_INDENT(2));
-    write_file(dir, "config.json", config, strlen(config), NULL, 0);
-    json_decref(c), json_decref(w.header);
-    free(text), free(config), free(w.data);
+    write_json(dir, "config.json", config_of(kind));
+    if (kind != FIXTURE_DFLASH) write_json(dir, "tokenizer.json", tokenizer_of());
+    json_decref(w.header);
+    free(text), free(w.data);
     return dir;
 }

@@ -1,0 +1,401 @@
+/* Sessions: prefix reuse, rewind, stops inside a round, limits, cancelling, log-probabilities, and what is refused. */
+#include "tests/test.h"
+
+#include <math.h>
+
+#include "runtime/session.h"
+#include "tests/fixture.h"
+#include "tests/toy_drafters.h"
+
+static char dir[3][256];
+static dg_model *model;
+
+enum { N_PROMPT = 12, CONTEXT = 96, N_NEW = 48 };
+static const int32_t prompt[N_PROMPT] = {40, 71, 96, 101, 13, 96, 99, 120, 96, 55, 41, 96};
+
+static dg_session *create(const dg_session_options *o) {
+    dg_session *s = NULL;
+    check_ok(dg_session_create(model, o, &s));
+    return s;
+}
+
+/* Plain text of n tokens behind the prompt. */
+static void plain(int32_t *out, size_t n, float temperature, uint64_t seed) {
+    const dg_session_options o = {.context = CONTEXT, .ignore_stop_tokens = true,
+                                  .sampler = {.temperature = temperature, .seed = seed}};
+    dg_session *s = create(&o);
+    check_ok(dg_session_sync(s, prompt, N_PROMPT));
+    check_ok(dg_session_generate(s, n, NULL, NULL, NULL));
+    size_t total;
+    const int32_t *t = dg_session_tokens(s, &total);
+    assert_int_equal(total, N_PROMPT + n);
+    memcpy(out, t + N_PROMPT, n * sizeof *out);
+    dg_session_free(s);
+}
+
+static const dg_draft oracle = {"oracle", NULL, NULL};
+
+static dg_session *drafted(size_t budget, const char *const *stop, size_t n_stop, bool ignore) {
+    const dg_session_options o = {.context = CONTEXT, .budget = (int32_t)budget, .draft = &oracle, .n_draft = 1, .stop = stop,
+                                  .n_stop = n_stop, .ignore_stop_tokens = ignore};
+    return create(&o);
+}
+
+static void test_prefix_reuse(void **state) {
+    (void)state;
+    int32_t want[N_NEW];
+    plain(want, N_NEW, 0, 0);
+    const dg_draft draft[2] = {{"ngram", NULL, NULL}, {"dflash", dir[2], NULL}};
+    const dg_session_options o = {.context = CONTEXT, .draft = draft, .n_draft = 2, .ignore_stop_tokens = true};
+    dg_session *s = create(&o);
+    int32_t other[40] = {0};
+    memcpy(other, prompt, 7 * sizeof *other);
+    for (int i = 7; i < 40; i++) other[i] = 60 + i % 9;
+    check_ok(dg_session_sync(s, other, 40));
+    check_ok(dg_session_generate(s, 5, NULL, NULL, NULL));
+    dg_session_reset_stats(s);
+    check_ok(dg_session_sync(s, prompt, N_PROMPT)); /* shares 7 tokens */
+    dg_stats st;
+    dg_session_get_stats(s, &st);
+    assert_int_equal(st.reused, 7);
+    assert_int_equal(st.prompt_tokens, N_PROMPT - 1 - 7);
+    check_ok(dg_session_generate(s, N_NEW, NULL, NULL, NULL));
+    size_t n;
+    const int32_t *t = dg_session_tokens(s, &n);
+    assert_int_equal(n, N_PROMPT + N_NEW);
+    assert_memory_equal(t + N_PROMPT, want, sizeof want);
+
+    /* rewind into the answer and go on: the same text again */
+    check_ok(dg_session_rewind(s, N_PROMPT + 20));
+    check_ok(dg_session_generate(s, N_NEW - 20, NULL, NULL, NULL));
+    t = dg_session_tokens(s, &n);
+    assert_int_equal(n, N_PROMPT + N_NEW);
+    assert_memory_equal(t + N_PROMPT, want, sizeof want);
+
+    /* the very same tokens: nothing is computed */
+    dg_session_reset_stats(s);
+    int32_t all[CONTEXT];
+    memcpy(all, t, n * sizeof *all);
+    check_ok(dg_session_sync(s, all, n));
+    dg_session_get_stats(s, &st);
+    assert_int_equal(st.prompt_tokens, 0);
+    check_fails(dg_session_rewind(s, 0), DG_ERR_ARGUMENT, "expected a position from 1");
+    check_fails(dg_session_rewind(s, n + 1), DG_ERR_ARGUMENT, "rewind");
+    dg_session_free(s);
+}
+
+static void test_stop_token_in_path(void **state) {
+    (void)state;
+    int32_t want[N_NEW];
+    plain(want, N_NEW, 0, 0);
+    /* the token that first occurs latest among the first 12: a stop in the middle of an accepted run */
+    int at = 0;
+    for (int i = 1; i < 12; i++) {
+        bool fresh = true;
+        for (int j = 0; j < i; j++) fresh = fresh && want[j] != want[i];
+        if (fresh) at = i;
+    }
+    const int32_t old = model->net.config.stop[0];
+    model->net.config.stop[0] = want[at];
+    for (size_t budget = 1; budget <= 30; budget += 7) {
+        dg_session *s = drafted(budget, NULL, 0, false);
+        toy_oracle_knows(0, prompt, N_PROMPT, want, N_NEW);
+        check_ok(dg_session_sync(s, prompt, N_PROMPT));
+        dg_stop why;
+        check_ok(dg_session_generate(s, 0, NULL, NULL, &why));
+        assert_int_equal(why, DG_STOP_TOKEN);
+        size_t n;
+        dg_session_tokens(s, &n);
+        assert_int_equal(n, N_PROMPT + at + 1);
+        assert_int_equal(s->kv.len, n - 1);
+        check_ok(dg_session_step(s, NULL, 0, &n));
+        assert_int_equal(n, 0);
+        dg_session_free(s);
+    }
+    model->net.config.stop[0] = old;
+}
+
+typedef struct heard {
+    char text[4096];
+    size_t len, calls, stop_after;
+    bool flushed;
+} heard;
+
+static bool hear(void *ud, const dg_piece *p) {
+    heard *h = ud;
+    memcpy(h->text + h->len, p->text, p->len);
+    h->len += p->len;
+    h->text[h->len] = 0;
+    if (p->token < 0) {
+        h->flushed = true;
+        return true;
+    }
+    h->calls++;
+    return h->calls != h->stop_after;
+}
+
+static void test_stop_strings(void **state) {
+    (void)state;
+    int32_t want[N_NEW];
+    plain(want, N_NEW, 0.9f, 5);
+    const dg_session_options o = {.context = CONTEXT, .ignore_stop_tokens = true, .sampler = {.temperature = 0.9f, .seed = 5}};
+    dg_session *s = create(&o);
+    heard all = {0};
+    check_ok(dg_session_sync(s, prompt, N_PROMPT));
+    check_ok(dg_session_generate(s, N_NEW, hear, &all, NULL));
+    assert_true(all.flushed && all.calls == N_NEW && all.len > 20);
+    dg_session_free(s);
+    for (size_t from = 3; from + 3 < all.len && from < 24; from += 4) {
+        char stop[4] = {0};
+        memcpy(stop, all.text + from, 3); /* spans tokens: most are one character */
+        const size_t first = (size_t)(strstr(all.text, stop) - all.text);
+        const char *const stops[2] = {"never to be seen", stop};
+        for (size_t budget = 1; budget < 20; budget += 6) {
+            const dg_session_options d = {.context = CONTEXT, .budget = (int32_t)budget, .draft = &oracle, .n_draft = 1,
+                                          .stop = stops, .n_stop = 2, .ignore_stop_tokens = true,
+                                          .sampler = {.temperature = 0.9f, .seed = 5}};
+            s = create(&d);
+            toy_oracle_knows(0, prompt, N_PROMPT, want, N_NEW);
+            heard h = {0};
+            dg_stop why;
+            check_ok(dg_session_sync(s, prompt, N_PROMPT));
+            check_ok(dg_session_generate(s, N_NEW, hear, &h, &why));
+            assert_int_equal(why, DG_STOP_STRING);
+            assert_int_equal(h.len, first);
+            assert_memory_equal(h.text, all.text, first);
+            dg_session_free(s);
+        }
+    }
+}
+
+/* A character whose two bytes are two tokens comes out whole or not at all. */
+static void test_whole_characters(void **state) {
+    (void)state;
+    int32_t c3 = dg_tokenizer_find(model->tokenizer, "\xc3", 1), a9 = dg_tokenizer_find(model->tokenizer, "\xa9", 1);
+    assert_true(c3 > 0 && a9 > 0);
+    dg_text t;
+    dg_arena count = {0};
+    const char *const stop[1] = {"\xc3\xa9x"};
+    dg_text_layout(&t, model->tokenizer, stop, 1, 8, &count);
+    dg_arena a = {dg_mem_alloc(count.used), 0, count.used};
+    dg_text_layout(&t, model->tokenizer, stop, 1, 8, &a);
+    dg_text_reset(&t);
+    assert_false(dg_text_push(&t, c3));
+    assert_int_equal(t.n_out, 0);
+    assert_false(dg_text_push(&t, a9)); /* complete, but may be the stop string's start */
+    assert_int_equal(t.n_out, 0);
+    assert_false(dg_text_push(&t, 40));
+    assert_int_equal(t.n_out, 3);
+    assert_memory_equal(t.out, "\xc3\xa9", 2);
+    dg_text_round(&t);
+    assert_false(dg_text_push(&t, c3));
+    dg_text_flush(&t);
+    assert_int_equal(t.n_out, 3);
+    assert_memory_equal(t.out, "\xef\xbf\xbd", 3);
+    dg_mem_free(a.base);
+}
+
+static void test_limit_and_context(void **state) {
+    (void)state;
+    int32_t want[CONTEXT];
+    plain(want, CONTEXT - N_PROMPT, 0, 0);
+    dg_session *s = drafted(15, NULL, 0, true);
+    toy_oracle_knows(0, prompt, N_PROMPT, want, CONTEXT - N_PROMPT);
+    check_ok(dg_session_sync(s, prompt, N_PROMPT));
+    dg_stop why;
+    size_t n;
+    for (int i = 1; i <= 3; i++) { /* limits add up, rounds never overshoot */
+        check_ok(dg_session_generate(s, 7, NULL, NULL, &why));
+        assert_int_equal(why, DG_STOP_LIMIT);
+        const int32_t *t = dg_session_tokens(s, &n);
+        assert_int_equal(n, N_PROMPT + 7 * i);
+        assert_memory_equal(t + N_PROMPT, want, (n - N_PROMPT) * sizeof *want);
+    }
+    check_ok(dg_session_generate(s, 0, NULL, NULL, &why));
+    assert_int_equal(why, DG_STOP_CONTEXT);
+    const int32_t *t = dg_session_tokens(s, &n);
+    assert_int_equal(n, CONTEXT);
+    assert_memory_equal(t + N_PROMPT, want, (n - N_PROMPT) * sizeof *want);
+    check_ok(dg_session_step(s, NULL, 0, &n));
+    assert_int_equal(n, 0);
+    int32_t many[CONTEXT + 1] = {0};
+    check_fails(dg_session_sync(s, many, CONTEXT + 1), DG_ERR_CONTEXT_FULL, "97 tokens do not fit the context of 96");
+    dg_session_tokens(s, &n);
+    assert_int_equal(n, CONTEXT); /* unharmed */
+    check_ok(dg_session_sync(s, many, CONTEXT)); /* full, but legal: it only has no room to go on */
+    check_ok(dg_session_step(s, NULL, 0, &n));
+    assert_int_equal(n, 0);
+    assert_int_equal(dg_session_stopped(s), DG_STOP_CONTEXT);
+    dg_session_free(s);
+}
+
+static void test_cancel(void **state) {
+    (void)state;
+    int32_t want[N_NEW];
+    plain(want, N_NEW, 0, 0);
+    for (size_t stop_after = 1; stop_after < 20; stop_after += 3) {
+        dg_session *s = drafted(6, NULL, 0, true);
+        toy_oracle_knows(0, prompt, N_PROMPT, want, N_NEW);
+        check_ok(dg_session_sync(s, prompt, N_PROMPT));
+        heard h = {.stop_after = stop_after};
+        dg_stop why;
+        check_ok(dg_session_generate(s, N_NEW, hear, &h, &why));
+        assert_int_equal(why, DG_STOP_CANCELLED);
+        assert_false(h.flushed);
+        size_t n;
+        const int32_t *t = dg_session_tokens(s, &n);
+        assert_int_equal(n, N_PROMPT + stop_after);
+        assert_memory_equal(t + N_PROMPT, want, stop_after * sizeof *want);
+        dg_session_free(s);
+    }
+}
+
+/* Log-probabilities against a double-precision softmax of the raw logits, at temperature and with filters. */
+static void test_logprobs(void **state) {
+    (void)state;
+    const dg_draft draft = {"dflash", dir[2], "tree=1"};
+    const dg_session_options o = {.context = CONTEXT, .budget = 20, .draft = &draft, .n_draft = 1, .ignore_stop_tokens = true,
+                                  .sampler = {.temperature = 0.8f, .top_k = 30, .top_p = 0.9f, .seed = 4}};
+    dg_session *s = create(&o);
+    check_ok(dg_session_sync(s, prompt, N_PROMPT));
+    check_ok(dg_session_generate(s, N_NEW, NULL, NULL, NULL));
+    size_t n;
+    int32_t ids[CONTEXT];
+    memcpy(ids, dg_session_tokens(s, &n), CONTEXT * sizeof *ids);
+    float logp[CONTEXT];
+    memcpy(logp, dg_session_logprobs(s), n * sizeof *logp);
+    dg_session *p = create(&(dg_session_options){.context = CONTEXT});
+    for (size_t i = N_PROMPT; i < n; i++) {
+        check_ok(dg_session_sync(p, ids, i));
+        size_t one;
+        check_ok(dg_session_step(p, NULL, 0, &one));
+        const float *logits = p->logits.data; /* of the only row */
+        double max = -INFINITY, sum = 0;
+        for (int v = 0; v < FIXTURE_VOCAB; v++) max = fmax(max, (double)logits[v]);
+        for (int v = 0; v < FIXTURE_VOCAB; v++) sum += exp((double)logits[v] - max);
+        const double want = (double)logits[ids[i]] - max - log(sum);
+        assert_true(fabs(want - (double)logp[i]) < 1e-5);
+        assert_true(logp[i] < 0);
+    }
+    for (size_t i = 0; i < N_PROMPT; i++) assert_true(logp[i] == 0);
+    dg_session_free(p);
+    dg_session_free(s);
+}
+
+static void test_seeds_differ(void **state) {
+    (void)state;
+    int32_t a[N_NEW], b[N_NEW], c[N_NEW];
+    plain(a, N_NEW, 1.2f, 1);
+    plain(b, N_NEW, 1.2f, 2);
+    plain(c, N_NEW, 1.2f, 1);
+    assert_memory_equal(a, c, sizeof a);
+    assert_memory_not_equal(a, b, sizeof a);
+}
+
+static void test_stats(void **state) {
+    (void)state;
+    int32_t want[N_NEW];
+    plain(want, N_NEW, 0, 0);
+    dg_session *s = drafted(7, NULL, 0, true);
+    toy_oracle_knows(0, prompt, N_PROMPT, want, N_NEW);
+    check_ok(dg_session_sync(s, prompt, N_PROMPT));
+    check_ok(dg_session_generate(s, N_NEW, NULL, NULL, NULL));
+    dg_stats st;
+    dg_session_get_stats(s, &st);
+    assert_int_equal(st.tokens, N_NEW);
+    assert_int_equal(st.rounds, N_NEW / 8); /* every draft accepted: 8 tokens a round */
+    assert_int_equal(st.length[8], N_NEW / 8);
+    assert_int_equal(st.proposed[0], 7 * st.rounds);
+    assert_int_equal(st.accepted[0], st.proposed[0]);
+    assert_int_equal(st.accepted_at[7], st.rounds);
+    assert_int_equal(st.verified_rows, 8 * st.rounds);
+    const uint8_t *source = dg_session_sources(s);
+    for (int i = 0; i < N_NEW; i++) assert_int_equal(source[N_PROMPT + i], i % 8 == 7 ? 0 : 1);
+    dg_session_free(s);
+}
+
+static dg_status try_create(dg_session_options o, const char *name, const char *path, const char *params) {
+    const dg_draft draft = {name, path, params};
+    if (name) o.draft = &draft, o.n_draft = 1;
+    dg_session *s = NULL;
+    const dg_status st = dg_session_create(model, &o, &s);
+    dg_session_free(s);
+    return st;
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    const dg_session_options o = {0};
+    check_fails(try_create(o, "eagle9", NULL, NULL), DG_ERR_ARGUMENT, "there is no drafter \"eagle9\"; there are dflash");
+    check_fails(try_create(o, "dflash", NULL, NULL), DG_ERR_ARGUMENT, "needs its weights");
+    check_fails(try_create(o, "dflash", "/no/such/folder", NULL), DG_ERR_IO, "/no/such/folder");
+    check_fails(try_create(o, "dflash", dir[0], NULL), DG_ERR_ARGUMENT, "expected a DFlash drafter");
+    check_fails(try_create(o, "dflash", dir[2], "depth=3"), DG_ERR_ARGUMENT, "no parameter \"depth\"; it takes tree");
+    check_fails(try_create(o, "dflash", dir[2], "block=9"), DG_ERR_ARGUMENT, "from 2 to 8");
+    check_fails(try_create(o, "ngram", NULL, "max"), DG_ERR_ARGUMENT, "max");
+    check_fails(try_create((dg_session_options){.budget = 256}, NULL, NULL, NULL), DG_ERR_ARGUMENT, "found 256");
+    check_fails(try_create((dg_session_options){.context = FIXTURE_CONTEXT + 1}, NULL, NULL, NULL), DG_ERR_ARGUMENT, "context");
+    check_fails(try_create((dg_session_options){.sampler.temperature = -1}, NULL, NULL, NULL), DG_ERR_ARGUMENT, "temperature");
+    check_fails(try_create((dg_session_options){.sampler.top_p = 1.5f}, NULL, NULL, NULL), DG_ERR_ARGUMENT, "top_p");
+    check_fails(try_create((dg_session_options){.sampler.temperature = NAN}, NULL, NULL, NULL), DG_ERR_ARGUMENT, "temperature");
+
+    dg_session *s = create(&o);
+    size_t n;
+    check_fails(dg_session_step(s, NULL, 0, &n), DG_ERR_ARGUMENT, "no tokens");
+    check_fails(dg_session_sync(s, prompt, 0), DG_ERR_ARGUMENT, "empty");
+    const int32_t bad[2] = {5, FIXTURE_VOCAB};
+    check_fails(dg_session_sync(s, bad, 2), DG_ERR_ARGUMENT, "token 1 is 131");
+    check_ok(dg_session_sync(s, prompt, N_PROMPT)); /* still alive */
+    dg_session *const twice[2] = {s, s};
+    size_t count[2];
+    check_fails(dg_sessions_step(twice, 2, count), DG_ERR_ARGUMENT, "the same");
+    check_ok(dg_session_step(s, NULL, 0, &n));
+    assert_int_equal(n, 1);
+    dg_session_free(s);
+    dg_model *m = NULL;
+    check_fails(dg_model_open(dir[2], NULL, &m), DG_ERR_ARGUMENT, "drafter");
+    check_fails(dg_model_open("/no/such/file.gguf", NULL, &m), DG_ERR_IO, "/no/such/file.gguf");
+    check_fails(dg_model_open(dir[0], &(dg_model_options){.compute = DG_COMPUTE_INT8}, &m), DG_ERR_UNSUPPORTED, "int8");
+}
+
+/* What a plan says is what creation takes. */
+static void test_plan(void **state) {
+    (void)state;
+    const dg_draft draft = {"dflash", dir[2], NULL};
+    const dg_session_options o = {.context = 64, .draft = &draft, .n_draft = 1};
+    dg_memory_plan small, large;
+    const int64_t live = dg_mem_live();
+    check_ok(dg_session_plan(model, &o, &small));
+    assert_int_equal(dg_mem_live(), live);
+    dg_session_options twice = o;
+    twice.context = 128;
+    check_ok(dg_session_plan(model, &twice, &large));
+    assert_int_equal(large.target_kv, 2 * small.target_kv);
+    assert_int_equal(small.target_kv, 2ull * FIXTURE_LAYERS * 64 * 24 * 4); /* K and V, 2 heads of 12, f32 */
+    assert_true(small.draft_weights > 0 && small.draft_kv > 0 && small.workspace > 0);
+    assert_int_equal(small.total, small.target_weights + small.draft_weights + small.target_kv + small.draft_kv +
+                                      small.workspace + small.tokenizer + small.program);
+}
+
+int main(void) {
+    const char *tmp = test_tmpdir();
+    for (int i = 0; i < 3; i++) {
+        snprintf(dir[i], sizeof dir[i], "%s/%d", tmp, i);
+        fixture_model(dir[i], (fixture_kind)i);
+    }
+    toy_drafters_register();
+    if (dg_model_open(dir[1], NULL, &model) != DG_OK) {
+        print_error("%s\n", dg_error_message());
+        return 1;
+    }
+    const struct CMUnitTest t[] = {
+        cmocka_unit_test(test_prefix_reuse),      cmocka_unit_test(test_stop_token_in_path),
+        cmocka_unit_test(test_stop_strings),      cmocka_unit_test(test_whole_characters),
+        cmocka_unit_test(test_limit_and_context), cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_logprobs),          cmocka_unit_test(test_seeds_differ),
+        cmocka_unit_test(test_stats),             cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_plan)};
+    const int bad = cmocka_run_group_tests_name("session", t, NULL, NULL);
+    dg_model_close(model);
+    return bad;
+}
