@@ -23,10 +23,19 @@ enum {
     DIM_MAX = INT32_MAX        /* dg_mat counts rows and columns in int32 */
 };
 
+/* jansson blames the text when it runs out of memory; this tells the two apart. */
+static _Thread_local bool json_starved;
+
+static void *json_alloc(size_t n) {
+    void *p = dg_mem_alloc(n);
+    if (!p) json_starved = true;
+    return p;
+}
+
 /* At load time, before any thread exists: the allocator is a global of jansson. A program that brings its own
  * sets it in main and is obeyed. */
 __attribute__((constructor)) static void json_use_mem(void) {
-    json_set_alloc_funcs(dg_mem_alloc, dg_mem_free);
+    json_set_alloc_funcs(json_alloc, dg_mem_free);
 }
 
 /* ---- reading ---------------------------------------------------------------------------------- */
@@ -147,13 +156,14 @@ dg_status dg_json_parse(const char *what, const char *text, size_t len, json_t *
         json_soften(copy, len);
     }
     json_error_t e;
+    json_starved = false;
     json_t *j = json_loadb(copy ? copy : text, len, JSON_REJECT_DUPLICATES, &e);
     dg_mem_free(copy);
     if (j) {
         *out = j;
         return DG_OK;
     }
-    DG_CHECK(json_error_code(&e) != json_error_out_of_memory, DG_ERR_MEMORY, "%s: no memory to parse it", what);
+    DG_CHECK(!json_starved, DG_ERR_MEMORY, "%s: no memory to parse it", what);
     DG_FAIL(DG_ERR_FORMAT, "%s: line %d, column %d: %s", what, e.line, e.column, e.text);
 }
 
