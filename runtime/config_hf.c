@@ -221,7 +221,7 @@ static dg_status read_scaling(const source *s, dg_config *c) {
 
 /* transformers 5: rope_parameters holds theta and scaling; 4: rope_theta and rope_scaling at the top. */
 static dg_status read_rope(const source *s, dg_config *c) {
-    source five, four;
+    source five = {0}, four = {0};
     float theta5 = 0, theta4 = 0;
     DG_TRY(get_object(s, "rope_parameters", "config.json: rope_parameters.", &five));
     DG_TRY(get_object(s, "rope_scaling", "config.json: rope_scaling.", &four));
@@ -338,7 +338,7 @@ static dg_status read_causal(const source *nested, const source *top, dg_config 
 }
 
 static dg_status read_dflash(const source *top, dg_config *c) {
-    source nested;
+    source nested = {0};
     const char *projector = "dflash";
     DG_TRY(get_object(top, "dflash_config", "config.json: dflash_config.", &nested));
     DG_TRY(check_foreign(&nested, draft_keys, sizeof draft_keys / sizeof *draft_keys));
@@ -364,7 +364,7 @@ static dg_status read_dflash(const source *top, dg_config *c) {
  * the layer whose output they are. */
 static dg_status read_speculators(const source *top, dg_config *c) {
     const char *type = "";
-    source body;
+    source body = {0};
     DG_TRY(get_string(top, "speculators_model_type", &type));
     if (strcmp(type, "dflash") != 0) return dg_config_refuse(top->path, type);
     DG_TRY(get_object(top, "transformer_layer_config", "config.json: transformer_layer_config.", &body));

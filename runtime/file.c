@@ -19,15 +19,10 @@
 
 enum {
     JSON_DEPTH = 64,           /* Hugging Face files need about 8 */
+    JSON_GROWTH = 8,           /* bytes of tree for a byte of text: 4 to 15 on tokenizer.json files */
     CONFIG_BYTES = 16 << 20,   /* config.json with an inlined quantisation table stays far below */
     DIM_MAX = INT32_MAX        /* dg_mat counts rows and columns in int32 */
 };
-
-/* At load time, before any thread exists: the allocator is a global of jansson. A program that brings its own
- * sets it in main and is obeyed. */
-__attribute__((constructor)) static void json_use_mem(void) {
-    json_set_alloc_funcs(dg_mem_alloc, dg_mem_free);
-}
 
 /* ---- reading ---------------------------------------------------------------------------------- */
 
@@ -139,8 +134,13 @@ static void json_soften(char *text, size_t len) {
 
 dg_status dg_json_parse(const char *what, const char *text, size_t len, json_t **out) {
     bool big = false;
-    DG_TRY(json_scan(what, text, len, &big));
     char *copy = NULL;
+    DG_TRY(json_scan(what, text, len, &big));
+    /* jansson keeps malloc: its lexer ends the process when an allocation fails (2.14, lex_unget_unsave). So ask
+     * beforehand for about what the tree will take. */
+    void *probe = dg_mem_alloc(dg_mem_mul(len, JSON_GROWTH));
+    DG_CHECK(probe, DG_ERR_MEMORY, "%s: no memory to parse %zu bytes", what, len);
+    dg_mem_free(probe);
     if (big) {
         copy = dg_mem_strndup(text, len);
         DG_CHECK(copy, DG_ERR_MEMORY, "%s: no memory for %zu bytes", what, len);
@@ -149,12 +149,9 @@ dg_status dg_json_parse(const char *what, const char *text, size_t len, json_t *
     json_error_t e;
     json_t *j = json_loadb(copy ? copy : text, len, JSON_REJECT_DUPLICATES, &e);
     dg_mem_free(copy);
-    if (j) {
-        *out = j;
-        return DG_OK;
-    }
-    DG_CHECK(json_error_code(&e) != json_error_out_of_memory, DG_ERR_MEMORY, "%s: no memory to parse it", what);
-    DG_FAIL(DG_ERR_FORMAT, "%s: line %d, column %d: %s", what, e.line, e.column, e.text);
+    DG_CHECK(j, DG_ERR_FORMAT, "%s: line %d, column %d: %s", what, e.line, e.column, e.text);
+    *out = j;
+    return DG_OK;
 }
 
 dg_status dg_file_json(const dg_file *f, const char *name, bool required, json_t **out) {

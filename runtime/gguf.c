@@ -44,11 +44,12 @@ static dg_status truncated(const cursor *c, const char *what, uint64_t need) {
                    c->path, what, (size_t)(c->p - c->base), (unsigned long long)need, left(c));
 }
 
-static dg_status take(cursor *c, const char *what, uint64_t n, const uint8_t **p) {
-    if (n > left(c)) return truncated(c, what, n);
-    *p = c->p;
+/* The next n bytes, or NULL if there are fewer. */
+static const uint8_t *take(cursor *c, uint64_t n) {
+    if (n > left(c)) return NULL;
+    const uint8_t *p = c->p;
     c->p += n;
-    return DG_OK;
+    return p;
 }
 
 static uint64_t load_le(const uint8_t *p, int32_t width) {
@@ -58,24 +59,24 @@ static uint64_t load_le(const uint8_t *p, int32_t width) {
 }
 
 static dg_status take_u32(cursor *c, const char *what, uint32_t *v) {
-    const uint8_t *p;
-    DG_TRY(take(c, what, 4, &p));
+    const uint8_t *p = take(c, 4);
+    if (!p) return truncated(c, what, 4);
     *v = (uint32_t)load_le(p, 4);
     return DG_OK;
 }
 
 static dg_status take_u64(cursor *c, const char *what, uint64_t *v) {
-    const uint8_t *p;
-    DG_TRY(take(c, what, 8, &p));
+    const uint8_t *p = take(c, 8);
+    if (!p) return truncated(c, what, 8);
     *v = load_le(p, 8);
     return DG_OK;
 }
 
 static dg_status take_string(cursor *c, const char *what, dg_str *s) {
-    uint64_t n;
-    const uint8_t *p;
+    uint64_t n = 0;
     DG_TRY(take_u64(c, what, &n));
-    DG_TRY(take(c, what, n, &p));
+    const uint8_t *p = take(c, n);
+    if (!p) return truncated(c, what, n);
     *s = (dg_str){(const char *)p, (size_t)n};
     return DG_OK;
 }
@@ -104,7 +105,7 @@ static dg_status read_strings(cursor *c, dg_meta *m) {
 }
 
 static dg_status read_value(cursor *c, dg_meta *m) {
-    uint32_t type;
+    uint32_t type = 0;
     DG_TRY(take_u32(c, "value type", &type));
     m->n = 1;
     m->is_array = type == T_ARRAY;
@@ -119,13 +120,11 @@ static dg_status read_value(cursor *c, dg_meta *m) {
     m->type = value_type[type].type;
     m->width = value_type[type].width;
     if (type == T_STRING) return read_strings(c, m);
-    const uint8_t *p;
     const uint64_t width = (uint64_t)m->width;
     DG_CHECK(m->n <= left(c) / width, DG_ERR_FORMAT,
              "%s: key %.*s: expected at most %llu elements in the rest of the file, found %llu", c->path, STR(m->key),
              (unsigned long long)(left(c) / width), (unsigned long long)m->n);
-    DG_TRY(take(c, "value", m->n * width, &p));
-    m->data = p;
+    m->data = take(c, m->n * width);
     return DG_OK;
 }
 
@@ -167,7 +166,7 @@ static dg_status read_type(cursor *c, const char *name, dg_dtype *out) {
         [24] = DG_I8,      [25] = DG_I16,     [26] = DG_I32,    [27] = DG_I64,   [28] = DG_F64,     [29] = DG_IQ1_M,
         [30] = DG_BF16,    [31] = NONE,       [32] = NONE,      [33] = NONE,     [34] = DG_TQ1_0,   [35] = DG_TQ2_0,
         [36] = NONE,       [37] = NONE,       [38] = NONE,      [39] = DG_MXFP4, [40] = DG_NVFP4};
-    uint32_t type;
+    uint32_t type = 0;
     DG_TRY(take_u32(c, "tensor type", &type));
     DG_CHECK(type < sizeof known && known[type] != NONE, DG_ERR_UNSUPPORTED,
              "%s: tensor %s: type %u is not supported; supported: f32, f16, bf16, f64, i8 to i64, q4_0 to q8_0, "
@@ -178,13 +177,13 @@ static dg_status read_type(cursor *c, const char *name, dg_dtype *out) {
 
 /* One directory entry; t->data is left as the offset, since the data's start is not known yet. */
 static dg_status read_entry(cursor *c, dg_file_tensor *t, uint64_t *offset) {
-    uint32_t n_dim;
+    uint32_t n_dim = 0;
     DG_TRY(take_u32(c, "dimension count", &n_dim));
     DG_CHECK(n_dim <= DG_MAX_DIMS, DG_ERR_FORMAT, "%s: tensor %s: expected at most %d dimensions, found %u", c->path,
              t->name, DG_MAX_DIMS, n_dim);
     t->n_dim = (int32_t)n_dim;
     for (uint32_t i = 0; i < n_dim; i++) {
-        uint64_t v;
+        uint64_t v = 0;
         DG_TRY(take_u64(c, "dimension", &v));
         t->dim[n_dim - 1 - i] = v > INT64_MAX ? INT64_MAX : (int64_t)v;
     }
@@ -195,7 +194,6 @@ static dg_status read_entry(cursor *c, dg_file_tensor *t, uint64_t *offset) {
 
 static dg_status read_alignment(const dg_file *f, uint64_t *alignment) {
     dg_status st = DG_OK;
-    *alignment = ALIGNMENT;
     dg_meta_u64(f, "general.alignment", alignment, &st);
     DG_TRY(st);
     DG_CHECK(*alignment > 0 && *alignment <= 1u << 30 && (*alignment & (*alignment - 1)) == 0, DG_ERR_FORMAT,
@@ -205,7 +203,7 @@ static dg_status read_alignment(const dg_file *f, uint64_t *alignment) {
 
 /* Turns offsets into addresses once the directory has been read. */
 static dg_status place(dg_file *f, const cursor *c, const uint64_t *offset) {
-    uint64_t alignment;
+    uint64_t alignment = ALIGNMENT;
     DG_TRY(read_alignment(f, &alignment));
     const size_t at = (size_t)(c->p - c->base), size = (size_t)(c->end - c->base);
     const uint64_t begin = (at + alignment - 1) & ~(alignment - 1);
@@ -232,7 +230,7 @@ static dg_status read_tensors(dg_file *f, cursor *c, uint64_t n) {
     DG_CHECK(offset, DG_ERR_MEMORY, "%s: no memory for %llu tensors", c->path, (unsigned long long)n);
     dg_status st = dg_file_reserve(f, (size_t)n);
     while (st == DG_OK && f->n_tensor < n) {
-        dg_str name;
+        dg_str name = {0};
         dg_file_tensor *t = &f->tensor[f->n_tensor];
         st = take_name(c, "tensor", &name);
         if (st != DG_OK) break;
@@ -255,10 +253,10 @@ static dg_status read_file(dg_file *f) {
     DG_TRY(dg_file_map(f, f->path));
     const struct dg_mapping *m = &f->mapping[0];
     cursor c = {f->path, m->data, m->data + m->size, m->data};
-    const uint8_t *magic;
-    uint32_t version;
-    uint64_t n_tensor, n_meta, parts = 1;
-    DG_TRY(take(&c, "magic", 4, &magic));
+    uint32_t version = 0;
+    uint64_t n_tensor = 0, n_meta = 0, parts = 1;
+    const uint8_t *magic = take(&c, 4);
+    if (!magic) return truncated(&c, "magic", 4);
     DG_CHECK(memcmp(magic, "GGUF", 4) == 0, DG_ERR_FORMAT, "%s: expected GGUF, found %02x %02x %02x %02x", f->path,
              magic[0], magic[1], magic[2], magic[3]);
     DG_TRY(take_u32(&c, "version", &version));

@@ -1,7 +1,8 @@
 /* Host memory: checked allocation, the session's arena, the guard against allocation in a round, and the
  * hook by which a test fails the n-th allocation.
  *
- * All host allocation of the library goes through here (jansson, PCRE2 and the backend included). */
+ * All host allocation of the library goes through here (PCRE2 and the backend included), but for the values of
+ * jansson, which cannot bear a failing allocation; see dg_json_parse. */
 #ifndef DG_MEM_H
 #define DG_MEM_H
 
