@@ -249,7 +249,8 @@ static void test_bits(void **state) {
     dg_tree t;
     dg_tree_reset(&t, 0);
     check_bits(&t);
-    for (int32_t i = 1; i < DG_TREE_MAX; i++) dg_tree_add(&t, i - 1, 1, -1, 1); /* a chain through all words */
+    for (int32_t i = 1; i < DG_TREE_MAX; i++)
+        dg_tree_add(&t, i - 1, 1, -1, 1); /* a chain through all words */
     check_bits(&t);
     dg_tree_reset(&t, 0);
     for (int32_t i = 1; i < DG_TREE_MAX; i++) dg_tree_add(&t, 0, i, -1, 1); /* a star */
@@ -280,7 +281,10 @@ static void test_print(void **state) {
     fclose(f);
 
     /* One line a node, indented by depth, below its parent. */
-    static const struct { const char *token; int depth; } want[] = {{"1111", 0}, {"2222", 1}, {"4444", 2}, {"3333", 1}};
+    static const struct {
+        const char *token;
+        int depth;
+    } want[] = {{"1111", 0}, {"2222", 1}, {"4444", 2}, {"3333", 1}};
     const char *line = text;
     size_t indent[3] = {0};
     for (size_t i = 0; i < 4; i++) {
@@ -299,10 +303,14 @@ static void test_print(void **state) {
 
 int main(void) {
     const struct CMUnitTest t[] = {
-        cmocka_unit_test(test_add),           cmocka_unit_test(test_merge),
-        cmocka_unit_test(test_scores_are_capped), cmocka_unit_test(test_full),
-        cmocka_unit_test(test_random_trees_hold), cmocka_unit_test(test_prune_by_hand),
-        cmocka_unit_test(test_prune_random),  cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_add),
+        cmocka_unit_test(test_merge),
+        cmocka_unit_test(test_scores_are_capped),
+        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_random_trees_hold),
+        cmocka_unit_test(test_prune_by_hand),
+        cmocka_unit_test(test_prune_random),
+        cmocka_unit_test(test_bits),
         cmocka_unit_test(test_print),
     };
     return cmocka_run_group_tests_name("tree", t, NULL, NULL);

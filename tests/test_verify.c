@@ -1,4 +1,5 @@
-/* The walk that accepts drafted tokens: hand-made trees, and the promise that the text is plain decoding's. */
+/* The walk that accepts drafted tokens: hand-made trees, and the promise that the text is plain decoding's.
+ */
 #include "tests/test.h"
 
 #include "runtime/verify.h"
@@ -8,7 +9,8 @@ static int32_t pick(uint64_t *seed, int32_t n) {
     return (int32_t)(u * (float)n) % n;
 }
 
-static void check_walk(const dg_tree *t, const int32_t *sampled, const int32_t *path, int32_t n, int32_t next) {
+static void check_walk(const dg_tree *t, const int32_t *sampled, const int32_t *path, int32_t n,
+                       int32_t next) {
     dg_walk w;
     memset(&w, 0x5a, sizeof w);
     dg_verify(t, sampled, &w);
@@ -18,7 +20,10 @@ static void check_walk(const dg_tree *t, const int32_t *sampled, const int32_t *
 }
 
 #define PATH(...) (const int32_t[]){__VA_ARGS__}, (int32_t)(sizeof(int32_t[]){__VA_ARGS__} / sizeof(int32_t))
-#define SAMPLED(...) (const int32_t[]){__VA_ARGS__}
+#define SAMPLED(...)                                                                                         \
+    (const int32_t[]) {                                                                                      \
+        __VA_ARGS__                                                                                          \
+    }
 
 static void test_root_alone(void **state) {
     (void)state;
@@ -37,7 +42,8 @@ static void test_chain(void **state) {
     dg_tree_add(&t, 2, 4, -1, 1);
     check_walk(&t, SAMPLED(2, 3, 4, 5), PATH(0, 1, 2, 3), 5); /* all, and the bonus */
     check_walk(&t, SAMPLED(2, 3, 9, 5), PATH(0, 1, 2), 9);
-    check_walk(&t, SAMPLED(2, 9, 4, 5), PATH(0, 1), 9); /* what was sampled after a wrong node does not count */
+    check_walk(&t, SAMPLED(2, 9, 4, 5), PATH(0, 1),
+               9); /* what was sampled after a wrong node does not count */
     check_walk(&t, SAMPLED(9, 3, 4, 5), PATH(0), 9);
     check_walk(&t, SAMPLED(3, 3, 4, 5), PATH(0), 3); /* a grandchild is no child */
 }
@@ -95,8 +101,8 @@ static void sample_all(const dg_tree *t, uint32_t salt, int32_t *sampled) {
     }
 }
 
-/* Whatever the tree: what is emitted is what the target alone would say, as far as the tree follows it, and not one
- * token less. A larger tree never accepts less. */
+/* Whatever the tree: what is emitted is what the target alone would say, as far as the tree follows it, and
+ * not one token less. A larger tree never accepts less. */
 static void test_text_is_plain_decoding(void **state) {
     (void)state;
     uint64_t seed = 1;
@@ -134,8 +140,10 @@ static void test_text_is_plain_decoding(void **state) {
 
 int main(void) {
     const struct CMUnitTest t[] = {
-        cmocka_unit_test(test_root_alone), cmocka_unit_test(test_chain),
-        cmocka_unit_test(test_branches),   cmocka_unit_test(test_deepest),
+        cmocka_unit_test(test_root_alone),
+        cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_branches),
+        cmocka_unit_test(test_deepest),
         cmocka_unit_test(test_text_is_plain_decoding),
     };
     return cmocka_run_group_tests_name("verify", t, NULL, NULL);

@@ -34,7 +34,11 @@ static void drop(dg_drafter *d, void *block) {
 }
 
 static void observe(dg_drafter *d, const int32_t *token, int32_t first, int32_t n) {
-    const dg_outcome o = {.n = n, .token = token + first, .first = first, };
+    const dg_outcome o = {
+        .n = n,
+        .token = token + first,
+        .first = first,
+    };
     dg_mem_guard_begin();
     check_ok(dg_pld.observe(d, &o));
     dg_mem_guard_end();
@@ -52,9 +56,11 @@ static void check_chain(const dg_tree *t, const int32_t *want, size_t n) {
 }
 
 /* What the drafter proposes with the text fed in two spans, and again after a detour and a rewind. */
-static void check_drafter(const int32_t *ids, int32_t n, const json_t *c, const int32_t *want, size_t n_want) {
+static void check_drafter(const int32_t *ids, int32_t n, const json_t *c, const int32_t *want,
+                          size_t n_want) {
     char params[64];
-    snprintf(params, sizeof params, "ngram=%d,tokens=%d", get_int(c, "max_ngram_size"), get_int(c, "num_pred_tokens"));
+    snprintf(params, sizeof params, "ngram=%d,tokens=%d", get_int(c, "max_ngram_size"),
+             get_int(c, "num_pred_tokens"));
     dg_drafter_env env = {.params = params, .context = n + 8, .budget = 255, .source = 4};
     void *block;
     dg_drafter *d = make(&env, &block);
