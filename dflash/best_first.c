@@ -65,14 +65,14 @@ int32_t dg_best_first_fill(dg_best_first *s, dg_tree *t, const dg_lattice *latti
 
     s->n = 0;
     if (l.n_depth > 0 && l.logp[0] > -INFINITY) push(s, t, (item){(double)l.logp[0], 0, 0});
-    /* Every item taken is another node, so the count of them bounds the heap too (and keeps it bounded should a
-     * row repeat a token). */
+    /* Every item taken is another node, so the count of them bounds the heap too (and keeps it bounded should
+     * a row repeat a token). */
     for (int32_t taken = 0; t->n <= budget && s->n > 0 && taken < DG_TREE_MAX - 1; taken++) {
         const item x = pop(s, t);
         const size_t depth = t->depth[x.parent]; /* lattice row of x */
         const float *row = l.logp + depth * (size_t)l.width;
-        const int32_t node = dg_tree_add(t, x.parent, l.id[depth * (size_t)l.width + (size_t)x.rank],
-                                         (float)x.score, source);
+        const int32_t node =
+            dg_tree_add(t, x.parent, l.id[depth * (size_t)l.width + (size_t)x.rank], (float)x.score, source);
         s->rank[node] = x.rank;
         if (x.rank + 1 < l.width && row[x.rank + 1] > -INFINITY) {
             const double score = x.score - (double)row[x.rank] + (double)row[x.rank + 1];

@@ -7,13 +7,17 @@
 
 /* ---- retriever -------------------------------------------------------------------------------- */
 
-static const float match_p[] = {0.23f, 0.50f, 0.68f, 0.76f, 0.80f, 0.83f, 0.85f,  0.87f,
+static const float match_p[] = {0.23f, 0.50f, 0.68f, 0.76f, 0.80f, 0.83f, 0.85f, 0.87f,
                                 0.89f, 0.90f, 0.91f, 0.92f, 0.92f, 0.93f, 0.93f, 0.94f};
 enum { N_MATCH_P = sizeof match_p / sizeof *match_p };
 
-static float match_probability(int32_t len) { return match_p[len < N_MATCH_P ? len - 1 : N_MATCH_P - 1]; }
+static float match_probability(int32_t len) {
+    return match_p[len < N_MATCH_P ? len - 1 : N_MATCH_P - 1];
+}
 
-float dg_ngram_logp(int32_t len) { return logf(match_probability(len)); }
+float dg_ngram_logp(int32_t len) {
+    return logf(match_probability(len));
+}
 
 /* Where the first choice is wrong, the next one is right about one time in ten (same measurement). */
 static const float alternative_share = 0.1f;
@@ -104,7 +108,8 @@ static void forget(dg_retriever *base, int32_t len) {
 
 static const dg_retriever_ops retriever_ops = {"ngram", learn, extend, forget};
 
-void dg_ngram_layout(dg_ngram_retriever *r, const dg_ngram_options *options, dg_arena *host, int32_t context) {
+void dg_ngram_layout(dg_ngram_retriever *r, const dg_ngram_options *options, dg_arena *host,
+                     int32_t context) {
     assert(options->min_match >= 1 && options->alternatives >= 1 &&
            options->alternatives <= DG_NGRAM_MAX_ALTERNATIVES);
     r->base.ops = &retriever_ops;
@@ -176,8 +181,8 @@ static void collect(void *ud, const int32_t *token, const float *score, int32_t 
     c->n = n, c->at = c->node = 0;
 }
 
-/* The best next token of all chains goes in first, until `budget` of them were offered or the tree is full; then
- * the weakest nodes give way, whoever proposed them. */
+/* The best next token of all chains goes in first, until `budget` of them were offered or the tree is full;
+ * then the weakest nodes give way, whoever proposed them. */
 static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     drafter *d = (drafter *)base;
     d->n_chain = 0;
@@ -198,9 +203,13 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     return DG_OK;
 }
 
-static void rewind_drafter(dg_drafter *base, int32_t len) { forget(&((drafter *)base)->retriever.base, len); }
+static void rewind_drafter(dg_drafter *base, int32_t len) {
+    forget(&((drafter *)base)->retriever.base, len);
+}
 
-static void close_drafter(dg_drafter *base) { dg_mem_free(base); }
+static void close_drafter(dg_drafter *base) {
+    dg_mem_free(base);
+}
 
 const dg_drafter_ops dg_ngram = {
     .name = "ngram",

@@ -1,5 +1,5 @@
-/* Drafting by the longest suffix match: what followed the latest earlier occurrence of the longest suffix of the
- * text is proposed again. As a retriever, for whoever combines sources, and as the drafter "ngram". */
+/* Drafting by the longest suffix match: what followed the latest earlier occurrence of the longest suffix of
+ * the text is proposed again. As a retriever, for whoever combines sources, and as the drafter "ngram". */
 #ifndef DG_NGRAM_H
 #define DG_NGRAM_H
 

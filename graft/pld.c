@@ -6,8 +6,8 @@
 
 #include "graft/ngram.h"
 
-/* The original stops a match where start + n would reach the last n-gram, not where the match itself would: what
- * is copied must begin before it. */
+/* The original stops a match where start + n would reach the last n-gram, not where the match itself would:
+ * what is copied must begin before it. */
 static int32_t find(const int32_t *token, int32_t len, int32_t n, int32_t n_token) {
     const int32_t *last = token + len - n;
     for (int32_t i = 0; i + n < len - n && i + n <= len - n_token; i++)
@@ -99,7 +99,9 @@ static void rewind_drafter(dg_drafter *base, int32_t len) {
     d->n = len;
 }
 
-static void close_drafter(dg_drafter *base) { dg_mem_free(base); }
+static void close_drafter(dg_drafter *base) {
+    dg_mem_free(base);
+}
 
 const dg_drafter_ops dg_pld = {
     .name = "pld",

@@ -1,5 +1,5 @@
-/* Prompt lookup decoding by the original rule (Saxena 2023, prompt-lookup-decoding): copy what followed an earlier
- * occurrence of the last few tokens. The baseline that drafters from memory are measured against. */
+/* Prompt lookup decoding by the original rule (Saxena 2023, prompt-lookup-decoding): copy what followed an
+ * earlier occurrence of the last few tokens. The baseline that drafters from memory are measured against. */
 #ifndef DG_PLD_H
 #define DG_PLD_H
 

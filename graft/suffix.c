@@ -81,7 +81,9 @@ void dg_suffix_rewind(dg_suffix *s, int32_t len) {
     while (s->n < len) dg_suffix_append(s, s->token[s->n]);
 }
 
-dg_suffix_match dg_suffix_whole(const dg_suffix *s) { return (dg_suffix_match){s->last, s->n}; }
+dg_suffix_match dg_suffix_whole(const dg_suffix *s) {
+    return (dg_suffix_match){s->last, s->n};
+}
 
 dg_suffix_match dg_suffix_step(const dg_suffix *s, dg_suffix_match m, int32_t token) {
     while (m.state >= 0) {

@@ -1,5 +1,5 @@
-/* Suffix automaton of a growing text: for any continuation of it, the longest suffix that occurred before, where
- * it last occurred, and what followed. Online construction after Blumer et al., "The smallest automaton
+/* Suffix automaton of a growing text: for any continuation of it, the longest suffix that occurred before,
+ * where it last occurred, and what followed. Online construction after Blumer et al., "The smallest automaton
  * recognizing the subwords of a text" (1985); each state also keeps the latest end of its strings.
  *
  * Knows tokens as integers, nothing of drafting. Never allocates after its layout. */
@@ -35,12 +35,13 @@ typedef struct dg_suffix_match {
     int32_t state, len;
 } dg_suffix_match;
 
-/* Takes room for a text of cap tokens (about 100 bytes a token) from the arena; resets when it is not counting. */
+/* Takes room for a text of cap tokens (about 100 bytes a token) from the arena; resets when it is not
+ * counting. */
 void dg_suffix_layout(dg_suffix *s, dg_arena *host, int32_t cap);
 void dg_suffix_reset(dg_suffix *s);
 
-/* Adds one token; the text must have room. Amortised constant but for one step for each repeated suffix of the
- * text with occurrences of its own: a few in prose, up to n / p in a text that repeats with period p. */
+/* Adds one token; the text must have room. Amortised constant but for one step for each repeated suffix of
+ * the text with occurrences of its own: a few in prose, up to n / p in a text that repeats with period p. */
 void dg_suffix_append(dg_suffix *s, int32_t token);
 
 /* Cuts the text to len tokens by building it anew; the result is that of appending these tokens alone. */
@@ -49,8 +50,8 @@ void dg_suffix_rewind(dg_suffix *s, int32_t len);
 /* The whole text, to be followed by dg_suffix_step. */
 dg_suffix_match dg_suffix_whole(const dg_suffix *s);
 
-/* m is the longest suffix of some string x that occurs in the text: the same of x followed by token. Length 0 if
- * the token never occurred. */
+/* m is the longest suffix of some string x that occurs in the text: the same of x followed by token. Length 0
+ * if the token never occurred. */
 dg_suffix_match dg_suffix_step(const dg_suffix *s, dg_suffix_match m, int32_t token);
 
 /* The longest suffix of m that occurs in more places; length 0 at the end. */

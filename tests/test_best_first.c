@@ -56,7 +56,8 @@ typedef struct random_lattice {
 static void make(random_lattice *r, uint64_t *seed, float grain) {
     r->l = (dg_lattice){r->id, r->logp, 1 + pick(seed, MAX_L), 1 + pick(seed, MAX_K)};
     for (int32_t d = 0; d < r->l.n_depth; d++) {
-        const int32_t k = r->l.width, shift = pick(seed, 3), step = 1 + 2 * pick(seed, 2), low = pick(seed, 8);
+        const int32_t k = r->l.width, shift = pick(seed, 3), step = 1 + 2 * pick(seed, 2),
+                      low = pick(seed, 8);
         for (int32_t i = 0; i < k; i++) {
             r->id[d * k + i] = (i * step + shift) % 16;
             r->logp[d * k + i] = -grain * (float)(low + pick(seed, 8));
@@ -68,7 +69,8 @@ static void make(random_lattice *r, uint64_t *seed, float grain) {
 /* The node of t that a prefix names, -1 if it is not there. */
 static int32_t find(const dg_tree *t, const dg_lattice *l, const prefix *p) {
     int32_t node = 0;
-    for (int32_t d = 0; d < p->n && node >= 0; d++) node = dg_tree_child(t, node, l->id[d * l->width + p->rank[d]]);
+    for (int32_t d = 0; d < p->n && node >= 0; d++)
+        node = dg_tree_child(t, node, l->id[d * l->width + p->rank[d]]);
     return node;
 }
 
@@ -117,8 +119,7 @@ static void test_existing_nodes(void **state) {
         const size_t n_all = enumerate(&r.l, all);
         dg_tree t, old;
         dg_tree_reset(&t, 7);
-        for (int i = pick(&seed, 12); i > 0; i--)
-            dg_tree_add(&t, pick(&seed, t.n), pick(&seed, 16), -100, 9);
+        for (int i = pick(&seed, 12); i > 0; i--) dg_tree_add(&t, pick(&seed, t.n), pick(&seed, 16), -100, 9);
         old = t;
 
         const int32_t budget = pick(&seed, 60);
@@ -199,7 +200,8 @@ static void test_impossible_candidates(void **state) {
         dg_tree t;
         dg_tree_reset(&t, 0);
         assert_int_equal(dg_best_first_fill(&scratch, &t, &l, 50, chain, 1), 4); /* 1, 14, 2, 24 */
-        for (int32_t i = 1; i < t.n; i++) assert_true(t.token[i] != 3 && t.token[i] < 5 && isfinite(t.score[i]));
+        for (int32_t i = 1; i < t.n; i++)
+            assert_true(t.token[i] != 3 && t.token[i] < 5 && isfinite(t.score[i]));
     }
     const float nan_logp[] = {NAN, -1, -1};
     const dg_lattice bad = {id, nan_logp, 1, 3};

@@ -12,7 +12,8 @@ static int32_t pick(uint64_t *seed, int32_t n) {
     return (int32_t)(u * (float)n) % n;
 }
 
-/* Random tokens, runs of one token, or a repeated phrase with faults: what makes suffix links long or short. */
+/* Random tokens, runs of one token, or a repeated phrase with faults: what makes suffix links long or short.
+ */
 static void random_text(uint64_t *seed, int32_t *token, int32_t n) {
     const int32_t alphabet = 1 + pick(seed, 4), kind = pick(seed, 3), period = 1 + pick(seed, 7);
     for (int32_t i = 0; i < n; i++) {
@@ -42,7 +43,8 @@ static void *build(dg_suffix *s, int32_t cap) {
     return host.base;
 }
 
-/* Longest match of text + path, and every shorter suffix that has more occurrences, each with its latest end. */
+/* Longest match of text + path, and every shorter suffix that has more occurrences, each with its latest end.
+ */
 static void check_matches(const dg_suffix *s, const text *x) {
     dg_suffix_match m = dg_suffix_whole(s);
     for (int32_t i = 0; i < x->n_path; i++) m = dg_suffix_step(s, m, x->token[x->n + i]);
@@ -57,8 +59,10 @@ static void check_matches(const dg_suffix *s, const text *x) {
         int32_t latest = -1, n = 0, next_shorter = 0;
         for (int32_t end = 0; end < x->n; end++) {
             const int32_t len = common(x, end);
-            if (len >= m.len) latest = end, n++;
-            else if (len > next_shorter) next_shorter = len;
+            if (len >= m.len)
+                latest = end, n++;
+            else if (len > next_shorter)
+                next_shorter = len;
         }
         assert_int_equal(s->state[m.state].end, latest);
         assert_true(n > n_before);
@@ -84,7 +88,8 @@ static void test_automaton(void **state) {
             x.token[x.n] = all[x.n];
             x.n++;
             x.n_path = 1 + pick(&seed, MAX_PATH);
-            for (int32_t i = 0; i < x.n_path; i++) /* mostly tokens of the text, now and then an unknown one */
+            for (int32_t i = 0; i < x.n_path;
+                 i++) /* mostly tokens of the text, now and then an unknown one */
                 x.token[x.n + i] = pick(&seed, 9) ? all[pick(&seed, n)] : 77;
             check_matches(&s, &x);
         }
@@ -193,7 +198,8 @@ static void test_retriever(void **state) {
             memcpy(x.token + x.n, all + x.n, (size_t)span * sizeof *all);
             x.n += span;
             x.n_path = 1 + pick(&seed, MAX_PATH);
-            for (int32_t i = 0; i < x.n_path; i++) x.token[x.n + i] = pick(&seed, 9) ? all[pick(&seed, n)] : 77;
+            for (int32_t i = 0; i < x.n_path; i++)
+                x.token[x.n + i] = pick(&seed, 9) ? all[pick(&seed, n)] : 77;
             expected e;
             brute_force(&x, &o, pick(&seed, MAX_CHAIN + 1), &e);
             if (e.max_tokens == 0) e.n = 0;
@@ -339,8 +345,12 @@ static void test_parameters(void **state) {
     const int64_t live = dg_mem_live();
     dg_drafter *d = NULL;
     dg_drafter_env env = {.context = 8};
-    static const struct { const char *params, *message; } bad[] = {
-        {"min=0", "min=0"}, {"alternatives=9", "from 1 to 8"}, {"max=256", "from 1 to 255"}, {"ngram=3", "min, max"}};
+    static const struct {
+        const char *params, *message;
+    } bad[] = {{"min=0", "min=0"},
+               {"alternatives=9", "from 1 to 8"},
+               {"max=256", "from 1 to 255"},
+               {"ngram=3", "min, max"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         env.params = bad[i].params;
         check_fails(dg_ngram.open(&env, &d), DG_ERR_ARGUMENT, bad[i].message);
@@ -375,9 +385,9 @@ static void test_parameters(void **state) {
 
 int main(void) {
     const struct CMUnitTest t[] = {
-        cmocka_unit_test(test_automaton),           cmocka_unit_test(test_rewind_is_fresh),
-        cmocka_unit_test(test_retriever),           cmocka_unit_test(test_scores_are_monotone),
-        cmocka_unit_test(test_drafter),             cmocka_unit_test(test_merges_by_score),
+        cmocka_unit_test(test_automaton),  cmocka_unit_test(test_rewind_is_fresh),
+        cmocka_unit_test(test_retriever),  cmocka_unit_test(test_scores_are_monotone),
+        cmocka_unit_test(test_drafter),    cmocka_unit_test(test_merges_by_score),
         cmocka_unit_test(test_parameters),
     };
     return cmocka_run_group_tests_name("ngram", t, NULL, NULL);

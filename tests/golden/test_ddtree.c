@@ -25,7 +25,9 @@ static int32_t get_int(const json_t *object, const char *key) {
     return (int32_t)json_integer_value(get(object, key));
 }
 
-static int32_t *get_ints(const json_t *object, const char *key, size_t *n) { return json_ints(get(object, key), n); }
+static int32_t *get_ints(const json_t *object, const char *key, size_t *n) {
+    return json_ints(get(object, key), n);
+}
 
 /* Tree as the vectors write it: parents per row (the root's is -1), tokens and depths per other node. */
 static void check_tree(const dg_tree *t, const json_t *c, const char *tokens) {
@@ -70,7 +72,8 @@ static int32_t check_visibility(const dg_tree *t, const json_t *c) {
 
 static void check_walk(const dg_tree *t, const json_t *w, int32_t *next) {
     size_t n_sampled, n_accepted;
-    int32_t *sampled = get_ints(w, "target_argmax", &n_sampled), *accepted = get_ints(w, "accepted", &n_accepted);
+    int32_t *sampled = get_ints(w, "target_argmax", &n_sampled),
+            *accepted = get_ints(w, "accepted", &n_accepted);
     assert_int_equal(n_sampled, t->n);
     dg_walk walk;
     dg_verify(t, sampled, &walk);
@@ -183,7 +186,8 @@ static void test_runs(void **state) {
         free(prompt);
         json_array_foreach(get(run, "rounds"), r, round) {
             size_t n, n_parent;
-            int32_t *token = get_ints(round, "node_token_ids", &n), *parent = get_ints(round, "parents", &n_parent);
+            int32_t *token = get_ints(round, "node_token_ids", &n),
+                    *parent = get_ints(round, "parents", &n_parent);
             dg_tree t;
             dg_tree_reset(&t, out[at - 1]);
             for (size_t i = 0; i < n; i++)
@@ -210,7 +214,7 @@ static void test_runs(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest t[] = {cmocka_unit_test(test_random_lattices), cmocka_unit_test(test_dflash_trees),
-                                   cmocka_unit_test(test_runs)};
+    const struct CMUnitTest t[] = {cmocka_unit_test(test_random_lattices),
+                                   cmocka_unit_test(test_dflash_trees), cmocka_unit_test(test_runs)};
     return cmocka_run_group_tests_name("ddtree", t, setup, NULL);
 }
