@@ -196,8 +196,8 @@ static dg_status read_alignment(const dg_file *f, uint64_t *alignment) {
     dg_status st = DG_OK;
     dg_meta_u64(f, "general.alignment", alignment, &st);
     DG_TRY(st);
-    DG_CHECK(*alignment > 0 && *alignment <= 1u << 30 && (*alignment & (*alignment - 1)) == 0, DG_ERR_FORMAT,
-             "%s: general.alignment: expected a power of two, found %llu", f->path, (unsigned long long)*alignment);
+    DG_CHECK(*alignment >= 8 && *alignment <= 1u << 30 && (*alignment & (*alignment - 1)) == 0, DG_ERR_FORMAT,
+             "%s: general.alignment: expected a power of two from 8 up, found %llu", f->path, (unsigned long long)*alignment);
     return DG_OK;
 }
 
