@@ -164,7 +164,8 @@ bool cli_read_file(const char *path, cli_buffer *out) {
     char chunk[16384];
     size_t n;
     cli_append(out, "", 0);
-    while ((n = fread(chunk, 1, sizeof chunk, f)) > 0) cli_append(out, chunk, n);
+    /* a terminal's end of file does not stick, so it must not be read over */
+    while (!feof(f) && (n = fread(chunk, 1, sizeof chunk, f)) > 0) cli_append(out, chunk, n);
     const bool fine = !ferror(f);
     if (!fine) cli_error("%s: %s", standard ? "standard input" : path, strerror(errno));
     if (!standard) fclose(f);
@@ -172,7 +173,7 @@ bool cli_read_file(const char *path, cli_buffer *out) {
 }
 
 void cli_print_json(json_t *value) {
-    char *text = json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    char *text = json_dumps(value, JSON_REAL_PRECISION(9));
     json_decref(value);
     if (!text) {
         cli_error("no memory for the JSON text");

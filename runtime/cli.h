@@ -88,7 +88,8 @@ typedef struct cli_command {
 int cli_parse(const cli_command *command, int argc, char **argv, cli_options *o);
 void cli_help(FILE *out, const cli_command *command);
 
-/* The candidate closest to word by edit distance, NULL if none is near. next(i) gives NULL at the end. */
+/* The candidate closest to word by edit distance, NULL if none is near. next(i) gives NULL at the end; what it
+ * gives need only last until its next call. */
 const char *cli_nearest(const char *word, const char *(*next)(size_t i));
 
 /* cli.c --------------------------------------------------------------------------------------------- */
@@ -121,7 +122,7 @@ void cli_print_quoted(const char *text, size_t len);
 
 /* Reads a whole file ("-": standard input) into *out; prints a message and returns false on failure. */
 bool cli_read_file(const char *path, cli_buffer *out);
-/* Prints a JSON document on standard output; takes the reference. */
+/* Prints a JSON document as one line on standard output; takes the reference. */
 void cli_print_json(json_t *value);
 /* Flushes standard output. On failure prints why and returns CLI_FAILED, otherwise `status`. A status of
  * CLI_FAILED was told already and is passed on. */
@@ -195,8 +196,8 @@ typedef struct cli_answer {
  * text so far is in *out all the same. */
 dg_status cli_generate(dg_session *s, const cli_ids *prompt, int64_t limit,
                        bool (*sink)(void *ud, const dg_piece *p), void *ud, cli_answer *out);
-/* Prints why cli_generate failed; returns the exit status. */
-int cli_generate_error(dg_status st, const dg_model *model);
+/* Prints why cli_generate failed, after `what` if not NULL; returns the exit status. */
+int cli_generate_error(dg_status st, const dg_model *model, const char *what);
 void cli_answer_free(cli_answer *a);
 /* Index of the first generated token in which the two differ; SIZE_MAX if tokens and text are the same. */
 size_t cli_first_difference(const cli_answer *a, const cli_answer *b);

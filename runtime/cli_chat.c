@@ -262,7 +262,10 @@ static int converse(talk *t, reader *r) {
     while (status == CLI_OK) {
         cli_forget_interrupts();
         const line_result result = read_message(r, &text);
-        if (result == LINE_END) break;
+        if (result == LINE_END) {
+            if (r->terminal) putchar('\n');
+            break;
+        }
         if (result == LINE_INTERRUPTED) {
             if (warned || !r->terminal) {
                 status = CLI_INTERRUPTED;
@@ -282,7 +285,6 @@ static int converse(talk *t, reader *r) {
         if (valid < text.len) cli_warn("the message is not valid UTF-8 from byte %zu on", valid + 1);
         status = answer(t, text.data);
     }
-    if (r->terminal && status == CLI_OK) putchar('\n');
     free(text.data);
     return status;
 }

@@ -177,35 +177,36 @@ static const option *find_option(const char *word, size_t len, unsigned commands
     return NULL;
 }
 
-/* Edit distance, counting up to `most` + 1; words longer than the buffer are simply far away. */
-static size_t distance(const char *a, const char *b, size_t most) {
-    size_t row[64];
+/* Edit distance with swaps of neighbours (optimal string alignment); long words are simply far away. */
+static size_t distance(const char *a, const char *b) {
+    enum { MAX = 48 };
     const size_t n = strlen(a), m = strlen(b);
-    if (m >= 64) return most + 1;
-    for (size_t j = 0; j <= m; j++) row[j] = j;
+    if (n >= MAX || m >= MAX) return MAX;
+    unsigned char d[MAX + 1][MAX + 1];
+    for (size_t j = 0; j <= m; j++) d[0][j] = (unsigned char)j;
     for (size_t i = 1; i <= n; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
+        d[i][0] = (unsigned char)i;
         for (size_t j = 1; j <= m; j++) {
-            const size_t change = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            const size_t insert = row[j - 1] + 1, drop = row[j] + 1;
-            row[j] = change < insert ? change : insert;
-            if (drop < row[j]) row[j] = drop;
+            size_t best = (size_t)d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (d[i - 1][j] + 1u < best) best = d[i - 1][j] + 1u;
+            if (d[i][j - 1] + 1u < best) best = d[i][j - 1] + 1u;
+            const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            if (swapped && d[i - 2][j - 2] + 1u < best) best = d[i - 2][j - 2] + 1u;
+            d[i][j] = (unsigned char)best;
         }
     }
-    return row[m] < most + 1 ? row[m] : most + 1;
+    return d[n][m];
 }
 
 const char *cli_nearest(const char *word, const char *(*next)(size_t i)) {
     const size_t most = strlen(word) < 6 ? 1 : strlen(word) < 10 ? 2 : 3;
-    size_t best = most + 1;
-    const char *near = NULL, *name;
+    size_t best = most + 1, at = 0;
+    const char *name;
     for (size_t i = 0; (name = next(i)); i++) {
-        const size_t d = distance(word, name, most);
-        if (d < best) best = d, near = name;
+        const size_t d = distance(word, name);
+        if (d < best) best = d, at = i;
     }
-    return near;
+    return best <= most ? next(at) : NULL;
 }
 
 /* Every name of every option, one after another, for cli_nearest. */

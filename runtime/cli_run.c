@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- the text as it comes --------------------------------------------------------------------- */
@@ -103,29 +104,41 @@ typedef struct job {
 } job;
 
 /* One session, one answer. */
-static int generate(const job *j, const dg_session_options *so, bool (*sink)(void *ud, const dg_piece *p), void *ud,
-                    cli_answer *out) {
+static dg_status generate(const job *j, const dg_session_options *so, bool (*sink)(void *ud, const dg_piece *p),
+                          void *ud, cli_answer *out) {
     dg_session *s = NULL;
     dg_status st = dg_session_create(j->model, so, &s);
-    if (st != DG_OK) return cli_library_error(st, NULL);
-    st = cli_generate(s, &j->ids, j->o->predict, sink, ud, out);
-    const int status = st == DG_OK ? CLI_OK : cli_generate_error(st, j->model);
+    if (st == DG_OK) st = cli_generate(s, &j->ids, j->o->predict, sink, ud, out);
     dg_session_free(s);
-    return status;
+    return st;
+}
+
+/* Text on standard output stays exact unless that is a terminal; the closing line still begins a line where
+ * both streams go to one place. */
+static void end_line(void) {
+    struct stat out, err;
+    if (isatty(STDOUT_FILENO)) {
+        putchar('\n');
+    } else if (fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 && out.st_dev == err.st_dev &&
+               out.st_ino == err.st_ino) {
+        fflush(stdout);
+        fputc('\n', stderr);
+    }
+    fflush(stdout);
 }
 
 static int generate_drafted(job *j) {
     screen sc = {.color = wants_color(j->o)};
     if (sc.color) print_legend(&j->drafts);
     if (j->o->display_prompt) fwrite(j->prompt.data, 1, j->prompt.len, stdout);
-    int status = generate(j, &j->so, j->o->json ? NULL : show_piece, &sc, &j->answer);
+    const dg_status st = generate(j, &j->so, j->o->json ? NULL : show_piece, &sc, &j->answer);
     if (sc.color && sc.source) fputs(color_of(0), stdout);
-    if (!j->o->json && sc.last && sc.last != '\n' && isatty(STDOUT_FILENO)) putchar('\n');
+    if (!j->o->json && sc.last && sc.last != '\n') end_line();
     if (sc.failed) {
         cli_error("cannot write to standard output: %s", strerror(sc.error));
-        status = CLI_FAILED;
+        return CLI_FAILED;
     }
-    return status;
+    return st == DG_OK ? CLI_OK : cli_generate_error(st, j->model, NULL);
 }
 
 static int generate_plain(job *j) {
@@ -133,10 +146,10 @@ static int generate_plain(job *j) {
     so.n_draft = 0;
     so.draft = NULL;
     size_t n = 0;
-    const int status = generate(j, &so, count_piece, &n, &j->plain);
+    const dg_status st = generate(j, &so, count_piece, &n, &j->plain);
     cli_progress_clear();
-    j->compared = status == CLI_OK && !cli_interrupts;
-    return status;
+    j->compared = st == DG_OK && !cli_interrupts;
+    return st == DG_OK ? CLI_OK : cli_generate_error(st, j->model, "plain decoding");
 }
 
 static int report(const job *j) {

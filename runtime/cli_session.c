@@ -201,11 +201,12 @@ dg_status cli_generate(dg_session *s, const cli_ids *prompt, int64_t limit,
     return st;
 }
 
-int cli_generate_error(dg_status st, const dg_model *model) {
-    if (st != DG_ERR_CONTEXT_FULL) return cli_library_error(st, NULL);
+int cli_generate_error(dg_status st, const dg_model *model, const char *what) {
+    if (st != DG_ERR_CONTEXT_FULL) return cli_library_error(st, what);
     dg_model_info info;
     dg_model_get_info(model, &info);
-    cli_error("%s (-c sets the context; this model has at most %d)", dg_error_message(), info.max_context);
+    cli_error("%s%s%s (-c sets the context; this model has at most %d)", what ? what : "", what ? ": " : "",
+              dg_error_message(), info.max_context);
     return CLI_FAILED;
 }
 

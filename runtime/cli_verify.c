@@ -70,8 +70,9 @@ static void print_case(const verifier *v, const outcome *c) {
     const double plain = cli_rate(&c->plain);
     FILE *out = v->json ? stderr : stdout;
     cli_progress_clear();
-    fprintf(out, "[%zu/%zu] %s, temp %g, seed %llu: %s, %zu tokens, %.2fx, acceptance length %.2f (%s)\n", t->done,
-            t->n, c->name, (double)c->sampler.temperature, (unsigned long long)c->sampler.seed,
+    fprintf(out, "[%zu/%zu] %s, temp %g", t->done, t->n, c->name, (double)c->sampler.temperature);
+    if (c->sampler.temperature > 0) fprintf(out, ", seed %llu", (unsigned long long)c->sampler.seed);
+    fprintf(out, ": %s, %zu tokens, %.2fx, acceptance length %.2f (%s)\n",
             c->at == SIZE_MAX ? "identical" : "DIFFERENT", c->drafted.n,
             plain > 0 ? cli_rate(&c->drafted) / plain : 0, cli_acceptance_length(&c->drafted.stats), left);
     if (c->at != SIZE_MAX && !v->json) print_difference(v, c);
@@ -109,19 +110,15 @@ static void account(verifier *v, outcome *c) {
 static int run_case(verifier *v, const cli_ids *ids, outcome *c) {
     const totals *t = &v->t;
     cli_progress("[%zu/%zu] %s: plain decoding", t->done + 1, t->n, c->name);
-    dg_session_set_sampler(v->plain, &c->sampler);
-    dg_session_set_sampler(v->drafted, &c->sampler);
-    dg_status st = cli_generate(v->plain, ids, v->o->predict, NULL, NULL, &c->plain);
+    dg_status st = dg_session_set_sampler(v->plain, &c->sampler);
+    if (st == DG_OK) st = dg_session_set_sampler(v->drafted, &c->sampler);
+    if (st == DG_OK) st = cli_generate(v->plain, ids, v->o->predict, NULL, NULL, &c->plain);
     if (st == DG_OK && !cli_interrupts) {
         cli_progress("[%zu/%zu] %s: drafted", t->done + 1, t->n, c->name);
         st = cli_generate(v->drafted, ids, v->o->predict, NULL, NULL, &c->drafted);
     }
     if (cli_interrupts) return CLI_INTERRUPTED;
-    if (st != DG_OK) {
-        cli_progress_clear();
-        fprintf(stderr, "in %s: ", c->name);
-        return cli_generate_error(st, v->model);
-    }
+    if (st != DG_OK) return cli_generate_error(st, v->model, c->name);
     account(v, c);
     print_case(v, c);
     if (v->json) add_json(v, c);
