@@ -88,8 +88,8 @@ typedef struct cli_command {
 int cli_parse(const cli_command *command, int argc, char **argv, cli_options *o);
 void cli_help(FILE *out, const cli_command *command);
 
-/* The candidate closest to word by edit distance, NULL if none is near. next(i) gives NULL at the end; what it
- * gives need only last until its next call. */
+/* The candidate closest to word by edit distance, NULL if none is near. next(i) gives NULL at the end; what
+ * it gives need only last until its next call. */
 const char *cli_nearest(const char *word, const char *(*next)(size_t i));
 
 /* cli.c --------------------------------------------------------------------------------------------- */
@@ -132,7 +132,7 @@ int cli_finish_output(int status);
 void cli_progress(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void cli_progress_clear(void);
 
-double cli_seconds(void);                       /* monotonic */
+double cli_seconds(void);                        /* monotonic */
 const char *cli_bytes(uint64_t n, char out[32]); /* "86.3 MiB" */
 
 /* After cli_catch_interrupts, Ctrl-C counts cli_interrupts up; at `patience` + 1 the program dies of it. */
@@ -146,9 +146,9 @@ void cli_forget_interrupts(void);
 typedef struct cli_drafts {
     dg_draft v[CLI_LIST_MAX];
     size_t n;
-    int32_t budget;             /* 0: auto */
-    char *text[CLI_LIST_MAX];   /* owned; v points into them */
-    char *label;                /* owned: "none" or "dflash+ngram" */
+    int32_t budget;           /* 0: auto */
+    char *text[CLI_LIST_MAX]; /* owned; v points into them */
+    char *label;              /* owned: "none" or "dflash+ngram" */
 } cli_drafts;
 
 int cli_drafts_read(const cli_options *o, cli_drafts *out); /* CLI_OK or CLI_USAGE with a message printed */
@@ -177,7 +177,8 @@ typedef struct cli_ids {
 int cli_tokenize(const dg_model *model, const char *text, size_t len, int flags, cli_ids *out);
 int cli_chat_tokens(const dg_model *model, const dg_message *messages, size_t n, int thinking, cli_ids *out);
 /* The prompt as o says: raw, or one user message (after --system's) with --chat. */
-int cli_prompt_tokens(const cli_options *o, const dg_model *model, const char *text, size_t len, cli_ids *out);
+int cli_prompt_tokens(const cli_options *o, const dg_model *model, const char *text, size_t len,
+                      cli_ids *out);
 
 /* One answer and how it came about. */
 typedef struct cli_answer {
@@ -204,9 +205,9 @@ size_t cli_first_difference(const cli_answer *a, const cli_answer *b);
 
 /* cli_report.c -------------------------------------------------------------------------------------- */
 
-double cli_rate(const cli_answer *a);             /* tokens a second, without the prompt */
-double cli_acceptance_length(const dg_stats *s);  /* tokens a round, bonus included */
-double cli_accepted_share(const dg_stats *s);     /* of the drafted nodes, in percent; 0 if there were none */
+double cli_rate(const cli_answer *a);            /* tokens a second, without the prompt */
+double cli_acceptance_length(const dg_stats *s); /* tokens a round, bonus included */
+double cli_accepted_share(const dg_stats *s);    /* of the drafted nodes, in percent; 0 if there were none */
 const char *cli_stop_name(dg_stop why);
 
 /* The closing line on standard error. plain is NULL without --compare; identical is read only with it. */

@@ -108,10 +108,10 @@ typedef struct talk {
     cli_drafts drafts;
     dg_model *model;
     dg_session *session;
-    char *system;         /* NULL: none */
-    dg_message *message;  /* user and assistant in turn; contents are owned */
+    char *system;        /* NULL: none */
+    dg_message *message; /* user and assistant in turn; contents are owned */
     size_t n, cap;
-    cli_answer last;      /* with its statistics, for /stats */
+    cli_answer last; /* with its statistics, for /stats */
     bool answered, write_failed;
 } talk;
 
@@ -151,7 +151,8 @@ static bool show_piece(void *ud, const dg_piece *p) {
 /* Says what a user should know of how the answer ended. */
 static void explain_end(const talk *t) {
     if (t->last.why == DG_STOP_CONTEXT) {
-        fputs("(the context is full and the answer cut: /reset starts anew, a larger -c holds more)\n", stderr);
+        fputs("(the context is full and the answer cut: /reset starts anew, a larger -c holds more)\n",
+              stderr);
     } else if (t->last.why == DG_STOP_CANCELLED) {
         fputs("(stopped)\n", stderr);
     } else if (t->last.why == DG_STOP_LIMIT) {
@@ -177,7 +178,8 @@ static int answer(talk *t, const char *line) {
     if (t->write_failed) return cli_finish_output(CLI_OK);
     if (st == DG_ERR_CONTEXT_FULL) {
         pop(t);
-        cli_error("%s: the message was dropped; /reset starts anew, a larger -c holds more", dg_error_message());
+        cli_error("%s: the message was dropped; /reset starts anew, a larger -c holds more",
+                  dg_error_message());
         return CLI_OK;
     }
     if (st != DG_OK) return cli_library_error(st, NULL);
@@ -228,7 +230,8 @@ static bool slash(talk *t, const char *line) {
     } else {
         char *word = cli_format("%.*s", (int)len, line);
         const char *near = cli_nearest(word, slash_name);
-        cli_error("there is no %s; %s%s", word, near ? "did you mean " : "/help lists what there is", near ? near : "");
+        cli_error("there is no %s; %s%s", word, near ? "did you mean " : "/help lists what there is",
+                  near ? near : "");
         free(word);
     }
     return true;
@@ -331,9 +334,10 @@ const cli_command cli_chat = {
     .name = "chat",
     .bit = CLI_CHAT,
     .summary = "talk with a model",
-    .about = "A conversation: one line, one message; a line that ends in \\ goes on in the next. Commands:\n"
-             "/help, /reset, /stats, /system TEXT, /quit. Ctrl-C stops an answer; twice at the prompt it leaves.\n"
-             "When standard input is not a terminal, every line of it is a message.",
+    .about =
+        "A conversation: one line, one message; a line that ends in \\ goes on in the next. Commands:\n"
+        "/help, /reset, /stats, /system TEXT, /quit. Ctrl-C stops an answer; twice at the prompt it leaves.\n"
+        "When standard input is not a terminal, every line of it is a message.",
     .examples = "  dgraft chat -m model.gguf --draft dflash:drafter/\n"
                 "  dgraft chat -m model.gguf --system 'Answer in one sentence.' --temp 0.7 -c 8192\n"
                 "  printf 'Hello\\nAnd in French?\\n' | dgraft chat -m model.gguf",

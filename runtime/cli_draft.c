@@ -27,7 +27,8 @@ static char *join_names(const char *(*next)(size_t i)) {
     return b.data;
 }
 
-static int unknown_name(const char *option, const char *what, const char *name, const char *(*next)(size_t i)) {
+static int unknown_name(const char *option, const char *what, const char *name,
+                        const char *(*next)(size_t i)) {
     char *names = join_names(next);
     const char *near = cli_nearest(name, next);
     if (near) {
@@ -104,7 +105,8 @@ static const char *placeholder_path(const cli_options *o, const char *name, size
 }
 
 /* One draft of a mode with its {placeholder} replaced. */
-static int expand_draft(const cli_options *o, const dg_mode *mode, const char *draft, size_t len, cli_drafts *d) {
+static int expand_draft(const cli_options *o, const dg_mode *mode, const char *draft, size_t len,
+                        cli_drafts *d) {
     cli_buffer b = {0};
     int status = CLI_OK;
     for (size_t i = 0; i < len && status == CLI_OK; i++) {
@@ -116,8 +118,8 @@ static int expand_draft(const cli_options *o, const dg_mode *mode, const char *d
         const size_t name_len = (size_t)(close - draft) - i - 1;
         const char *path = placeholder_path(o, draft + i + 1, name_len);
         if (!path) {
-            cli_error("--mode %s expands to '%s' and needs the weights of %.*s: add --drafter PATH", mode->name,
-                      mode->drafts, (int)name_len, draft + i + 1);
+            cli_error("--mode %s expands to '%s' and needs the weights of %.*s: add --drafter PATH",
+                      mode->name, mode->drafts, (int)name_len, draft + i + 1);
             status = CLI_USAGE;
         } else {
             cli_append(&b, path, strlen(path));
@@ -191,8 +193,9 @@ int cli_drafts_read(const cli_options *o, cli_drafts *out) {
     *out = (cli_drafts){0};
     int status = CLI_OK;
     if (o->mode && o->draft.n) {
-        cli_error("--mode %s already names its drafters: leave out --draft, and give weights with --drafter PATH",
-                  o->mode);
+        cli_error(
+            "--mode %s already names its drafters: leave out --draft, and give weights with --drafter PATH",
+            o->mode);
         status = CLI_USAGE;
     } else if (o->drafter.n && !o->mode) {
         cli_error("--drafter fills in the weights of a --mode; without one write --draft NAME:%s",

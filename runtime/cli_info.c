@@ -9,11 +9,14 @@ static void print_text(const dg_model_info *m, const dg_memory_plan *plan, const
     printf("architecture      %s\n", m->architecture);
     printf("parameters        %.1f million\n", (double)m->parameters / 1e6);
     printf("weights           %s (%s)\n", m->weight_types, cli_bytes(m->weight_bytes, bytes));
-    printf("layers            %d of width %d, feed-forward %d\n", m->n_layer, m->hidden_size, m->intermediate_size);
-    printf("attention         %d heads, %d of keys and values, width %d\n", m->n_head, m->n_kv_head, m->head_dim);
+    printf("layers            %d of width %d, feed-forward %d\n", m->n_layer, m->hidden_size,
+           m->intermediate_size);
+    printf("attention         %d heads, %d of keys and values, width %d\n", m->n_head, m->n_kv_head,
+           m->head_dim);
     printf("context           at most %d tokens\n", m->max_context);
     printf("tokenizer         %s, %d tokens\n", m->tokenizer, m->vocab_size);
-    printf("chat template     %s\n", m->chat_template ? m->chat_template : "unknown (name one by --chat-template)");
+    printf("chat template     %s\n",
+           m->chat_template ? m->chat_template : "unknown (name one by --chat-template)");
     printf("backend           %s\n\n", m->backend);
     cli_print_plan(stdout, plan, d);
 }
@@ -76,8 +79,9 @@ const cli_command cli_info = {
     .name = "info",
     .bit = CLI_INFO,
     .summary = "describe a model and the memory a session takes",
-    .about = "Prints architecture, weight types, tokenizer, chat format and backend, and the memory plan of a\n"
-             "session with the given drafters, context and budget. Nothing of that memory is taken.",
+    .about =
+        "Prints architecture, weight types, tokenizer, chat format and backend, and the memory plan of a\n"
+        "session with the given drafters, context and budget. Nothing of that memory is taken.",
     .examples = "  dgraft info -m model.gguf\n"
                 "  dgraft info -m model.gguf -c 8192 --draft dflash:drafter/ --budget 60",
     .run = run,

@@ -54,7 +54,8 @@ static int run(const cli_options *o) {
         print_expansion(mode);
     }
     puts("\nDrafters (--draft NAME[:PATH][,KEY=VALUE...], repeatable, in order):");
-    for (size_t i = 0; i < dg_drafter_count(); i++) printf("  %s: %s\n", dg_drafter_name(i), dg_drafter_help(i));
+    for (size_t i = 0; i < dg_drafter_count(); i++)
+        printf("  %s: %s\n", dg_drafter_name(i), dg_drafter_help(i));
     puts("  none: plain decoding");
     return cli_finish_output(CLI_OK);
 }

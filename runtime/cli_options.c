@@ -63,10 +63,14 @@ static const option table[] = {
      "most tokens of an answer; -1: until it ends or the context is full"},
     {"-c, --ctx-size", "N", SESSION, WHOLE, AT(context), 0, 1e9,
      "tokens of context; 0: all the model has (default: that, at most 4096)"},
-    {"--temp, --temperature", "T", CLI_RUN | CLI_CHAT, REALS, AT(temp), 0, 100, "temperature; 0 is greedy (default)"},
-    {"--temp, --temperature", "T,...", CLI_VERIFY, REALS, AT(temp), 0, 100, "temperatures to try (default 0)"},
-    {"--top-k", "N", GENERATE, WHOLE, AT(top_k), 0, 2147483647, "keep the N likeliest tokens; 0: all (default)"},
-    {"--top-p", "P", GENERATE, REAL, AT(top_p), 0, 1, "keep the likeliest tokens up to P together; 1: all (default)"},
+    {"--temp, --temperature", "T", CLI_RUN | CLI_CHAT, REALS, AT(temp), 0, 100,
+     "temperature; 0 is greedy (default)"},
+    {"--temp, --temperature", "T,...", CLI_VERIFY, REALS, AT(temp), 0, 100,
+     "temperatures to try (default 0)"},
+    {"--top-k", "N", GENERATE, WHOLE, AT(top_k), 0, 2147483647,
+     "keep the N likeliest tokens; 0: all (default)"},
+    {"--top-p", "P", GENERATE, REAL, AT(top_p), 0, 1,
+     "keep the likeliest tokens up to P together; 1: all (default)"},
     {"--min-p", "P", GENERATE, REAL, AT(min_p), 0, 1,
      "drop tokens less likely than P times the likeliest; 0: off (default)"},
     {"-s, --seed", "N", CLI_RUN | CLI_CHAT, WHOLES, AT(seed), -1, 9007199254740991.0,
@@ -79,7 +83,8 @@ static const option table[] = {
 
     {"--draft", "NAME[:PATH][,KEY=V...]", SESSION, LIST, AT(draft), 0, 0,
      "add a drafter, in order; none: plain decoding ('dgraft modes' lists them)"},
-    {"--mode", "NAME", SESSION, TEXT, AT(mode), 0, 0, "a named list of drafters and a budget ('dgraft modes')"},
+    {"--mode", "NAME", SESSION, TEXT, AT(mode), 0, 0,
+     "a named list of drafters and a budget ('dgraft modes')"},
     {"--drafter", "[NAME:]PATH", SESSION, LIST, AT(drafter), 0, 0, "weights for the {NAME} of a --mode"},
     {"--budget", "auto|N", SESSION, TEXT, AT(budget), 0, 0,
      "drafted tokens verified in a round, 1 to 255 (default auto)"},
@@ -91,10 +96,12 @@ static const option table[] = {
 
     {"--compare", NULL, CLI_RUN, FLAG, AT(compare), 0, 0,
      "decode plainly as well, and tell speed and whether the text is identical"},
-    {"--color, --colour", NULL, CLI_RUN, FLAG, AT(color), 0, 0, "show in the text who drafted each accepted token"},
+    {"--color, --colour", NULL, CLI_RUN, FLAG, AT(color), 0, 0,
+     "show in the text who drafted each accepted token"},
     {"--display-prompt", NULL, CLI_RUN, FLAG, AT(display_prompt), 0, 0, "print the prompt before the text"},
     {"--no-display-prompt", NULL, CLI_RUN, FLAG, AT(no_display_prompt), 0, 0, "do not (default)"},
-    {"--json", NULL, ALL & ~(CLI_CHAT | CLI_CONVERT), FLAG, AT(json), 0, 0, "one JSON document on standard output"},
+    {"--json", NULL, ALL & ~(CLI_CHAT | CLI_CONVERT), FLAG, AT(json), 0, 0,
+     "one JSON document on standard output"},
     {"-v, --verbose", NULL, MODEL, FLAG, AT(verbose), 0, 0, "say more on standard error"},
     {"-h, --help", NULL, ALL, FLAG, AT(help), 0, 0, "this text"},
 };
@@ -119,11 +126,14 @@ typedef struct refusal {
 static const refusal refused[] = {
     {"--repeat-penalty --repeat-last-n --presence-penalty --frequency-penalty", PENALTY},
     {"--dry-*", PENALTY},
-    {"--logit-bias -l", "biased logits would not be the model's own, which is what drafts are checked against"},
+    {"--logit-bias -l",
+     "biased logits would not be the model's own, which is what drafts are checked against"},
     {"--grammar --grammar-file --json-schema --json-schema-file -j -jf", GRAMMAR},
-    {"--mirostat* --typical --typical-p --xtc-* --dynatemp* --top-nsigma --top-n-sigma --adaptive-*", SAMPLER},
+    {"--mirostat* --typical --typical-p --xtc-* --dynatemp* --top-nsigma --top-n-sigma --adaptive-*",
+     SAMPLER},
     {"--samplers --sampling-seq --sampler-seq", "the order is fixed: temperature, top-k, top-p, min-p"},
-    {"-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg --main-gpu -dev --device", DEVICE},
+    {"-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg --main-gpu -dev --device",
+     DEVICE},
     {"-ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe -fa --flash-attn --numa", DEVICE},
     {"--lora* --control-vector*", ADAPTER},
     {"-ctk --cache-type-k -ctv --cache-type-v -ctkd -ctvd", CACHE},
@@ -134,10 +144,12 @@ static const refusal refused[] = {
     {"--draft-max --draft-n --draft-min --draft-n-min --spec-draft-n-max", "write --budget N"},
     {"--draft-p-min --draft-p-split", "drafts are ranked by their score and cut by --budget"},
     {"-ub --ubatch-size", "write -b N; there is one batch size"},
-    {"-cnv --conversation -i --interactive --interactive-first", "write 'dgraft chat', or --chat for one answer"},
+    {"-cnv --conversation -i --interactive --interactive-first",
+     "write 'dgraft chat', or --chat for one answer"},
     {"-no-cnv --no-conversation", "'dgraft run' is that; --chat asks for the chat format"},
     {"-sys --system-prompt", "write --system TEXT"},
-    {"--jinja --chat-template-file --chat-template-kwargs", "chat formats are built in; name one by --chat-template"},
+    {"--jinja --chat-template-file --chat-template-kwargs",
+     "chat formats are built in; name one by --chat-template"},
     {"--reasoning-budget", "write --think or --no-think"},
     {"-mm --mmproj --image --audio", "text is the only input"},
     {"--context-shift --no-context-shift --keep", "a full context ends the text; nothing is dropped from it"},
@@ -277,8 +289,12 @@ static int store(const option *opt, const char *name, const char *value, cli_opt
     void *at = (char *)o + opt->offset;
     double v = 0;
     switch (opt->kind) {
-    case FLAG: *(bool *)at = true; return CLI_OK;
-    case TEXT: *(const char **)at = value; return CLI_OK;
+    case FLAG:
+        *(bool *)at = true;
+        return CLI_OK;
+    case TEXT:
+        *(const char **)at = value;
+        return CLI_OK;
     case LIST: {
         cli_list *list = at;
         if (!*value) {
@@ -293,11 +309,13 @@ static int store(const option *opt, const char *name, const char *value, cli_opt
         return CLI_OK;
     }
     case REALS:
-    case WHOLES: return store_numbers(opt, name, value, at);
+    case WHOLES:
+        return store_numbers(opt, name, value, at);
     case WHOLE:
     case REAL: {
         const char *p = value;
-        if (!read_number(&p, opt->kind == WHOLE, opt->lo, opt->hi, &v) || *p) return bad_value(opt, name, value);
+        if (!read_number(&p, opt->kind == WHOLE, opt->lo, opt->hi, &v) || *p)
+            return bad_value(opt, name, value);
         if (opt->kind == WHOLE) {
             *(int64_t *)at = (int64_t)v;
         } else {
@@ -404,8 +422,8 @@ static int parse_one(const cli_command *command, int argc, char **argv, int *i, 
         value = argv[++*i];
         if (value[0] == '-' && value[1] == '-' && find_option(value, strlen(value), ALL)) {
             const char *full = strstr(opt->names, "--");
-            cli_error("%s: expected %s, found the option %s (if that is meant, write %.*s=%s)", name, opt->value,
-                      value, (int)strcspn(full, ","), full, value);
+            cli_error("%s: expected %s, found the option %s (if that is meant, write %.*s=%s)", name,
+                      opt->value, value, (int)strcspn(full, ","), full, value);
             return CLI_USAGE;
         }
     }
@@ -448,7 +466,8 @@ void cli_help(FILE *out, const cli_command *command) {
     for (size_t i = 0; i < N_OPTION; i++) {
         const option *opt = &table[i];
         if (!(opt->commands & command->bit)) continue;
-        int column = fprintf(out, "  %s%s%s", opt->names, opt->value ? " " : "", opt->value ? opt->value : "");
+        int column =
+            fprintf(out, "  %s%s%s", opt->names, opt->value ? " " : "", opt->value ? opt->value : "");
         if (column >= INDENT - 1) {
             fputc('\n', out);
             column = 0;

@@ -36,7 +36,8 @@ static const char *read_case(const json_t *line, bool turns_allowed, size_t numb
     if (prompt && (!json_is_string(prompt) || !json_string_length(prompt))) {
         return "'prompt': expected a text that is not empty";
     }
-    if (turns && (!json_is_array(turns) || !json_array_size(turns))) return "'turns': expected a list of texts";
+    if (turns && (!json_is_array(turns) || !json_array_size(turns)))
+        return "'turns': expected a list of texts";
     if (id && !json_is_string(id) && !json_is_integer(id)) return "'id': expected a text or a whole number";
     if (category && !json_is_string(category)) return "'category': expected a text";
     if (prompt) add_turn(out, json_string_value(prompt));

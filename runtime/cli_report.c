@@ -55,8 +55,10 @@ static size_t depths(const dg_stats *s) {
 void cli_print_stats(const cli_answer *a, const cli_drafts *d) {
     const dg_stats *s = &a->stats;
     cli_progress_clear();
-    fprintf(stderr, "prompt: %zu tokens (%zu reused) in %.2f s\n", a->n_prompt, a->n_reused, a->prefill_seconds);
-    fprintf(stderr, "answer: %zu tokens in %.2f s and %llu rounds; draft %.2f s, verify %.2f s, commit %.2f s\n",
+    fprintf(stderr, "prompt: %zu tokens (%zu reused) in %.2f s\n", a->n_prompt, a->n_reused,
+            a->prefill_seconds);
+    fprintf(stderr,
+            "answer: %zu tokens in %.2f s and %llu rounds; draft %.2f s, verify %.2f s, commit %.2f s\n",
             a->n, a->seconds, (unsigned long long)s->rounds, s->draft_seconds, s->verify_seconds,
             s->commit_seconds);
     if (!d->n) return;
@@ -69,7 +71,8 @@ void cli_print_stats(const cli_answer *a, const cli_drafts *d) {
     }
     fprintf(stderr, "accepted by depth:");
     for (size_t i = 1; i < depths(s); i++) {
-        fprintf(stderr, " %llu/%llu", (unsigned long long)s->accepted_at[i], (unsigned long long)s->proposed_at[i]);
+        fprintf(stderr, " %llu/%llu", (unsigned long long)s->accepted_at[i],
+                (unsigned long long)s->proposed_at[i]);
     }
     fputc('\n', stderr);
 }
@@ -163,10 +166,14 @@ void cli_print_plan(FILE *out, const dg_memory_plan *plan, const cli_drafts *d) 
     const struct {
         const char *name;
         uint64_t bytes;
-    } row[] = {{"target weights", plan->target_weights}, {"draft weights", plan->draft_weights},
-               {"target KV cache", plan->target_kv},     {"draft KV cache", plan->draft_kv},
-               {"workspace", plan->workspace},           {"tokenizer", plan->tokenizer},
-               {"program", plan->program},               {"total", plan->total}};
+    } row[] = {{"target weights", plan->target_weights},
+               {"draft weights", plan->draft_weights},
+               {"target KV cache", plan->target_kv},
+               {"draft KV cache", plan->draft_kv},
+               {"workspace", plan->workspace},
+               {"tokenizer", plan->tokenizer},
+               {"program", plan->program},
+               {"total", plan->total}};
     char text[32];
     fprintf(out, "memory for a context of %d tokens, drafters %s:\n", plan->context, d->label);
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {

@@ -11,13 +11,14 @@
 
 typedef struct screen {
     bool color, failed;
-    int error;    /* errno of the failed write */
+    int error; /* errno of the failed write */
     int32_t source;
-    char last;    /* byte written last */
+    char last; /* byte written last */
 } screen;
 
 static const char *color_of(int32_t source) {
-    static const char *const code[] = {"\033[32m", "\033[33m", "\033[36m", "\033[35m", "\033[34m", "\033[31m"};
+    static const char *const code[] = {"\033[32m", "\033[33m", "\033[36m",
+                                       "\033[35m", "\033[34m", "\033[31m"};
     return source ? code[(size_t)(source - 1) % (sizeof code / sizeof *code)] : "\033[0m";
 }
 
@@ -62,7 +63,8 @@ static bool wants_color(const cli_options *o) {
 
 static json_t *options_json(const cli_options *o, const cli_drafts *d, const dg_session_options *so) {
     json_t *j = json_object(), *stop = json_array();
-    for (size_t i = 0; i < so->n_stop; i++) json_array_append_new(stop, cli_json_text(so->stop[i], strlen(so->stop[i])));
+    for (size_t i = 0; i < so->n_stop; i++)
+        json_array_append_new(stop, cli_json_text(so->stop[i], strlen(so->stop[i])));
     json_object_set_new(j, "draft", cli_drafts_json(d));
     json_object_set_new(j, "mode", o->mode ? json_string(o->mode) : json_null());
     json_object_set_new(j, "budget", d->budget ? json_integer(d->budget) : json_string("auto"));
@@ -104,8 +106,8 @@ typedef struct job {
 } job;
 
 /* One session, one answer. */
-static dg_status generate(const job *j, const dg_session_options *so, bool (*sink)(void *ud, const dg_piece *p),
-                          void *ud, cli_answer *out) {
+static dg_status generate(const job *j, const dg_session_options *so,
+                          bool (*sink)(void *ud, const dg_piece *p), void *ud, cli_answer *out) {
     dg_session *s = NULL;
     dg_status st = dg_session_create(j->model, so, &s);
     if (st == DG_OK) st = cli_generate(s, &j->ids, j->o->predict, sink, ud, out);
@@ -119,8 +121,8 @@ static void end_line(void) {
     struct stat out, err;
     if (isatty(STDOUT_FILENO)) {
         putchar('\n');
-    } else if (fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 && out.st_dev == err.st_dev &&
-               out.st_ino == err.st_ino) {
+    } else if (fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
+               out.st_dev == err.st_dev && out.st_ino == err.st_ino) {
         fflush(stdout);
         fputc('\n', stderr);
     }
@@ -170,7 +172,8 @@ static int report(const job *j) {
     if (j->o->verbose) cli_print_stats(&j->answer, &j->drafts);
     cli_print_summary(&j->answer, &j->drafts, j->compared ? &j->plain : NULL, at == SIZE_MAX);
     if (at == SIZE_MAX) return CLI_OK;
-    cli_warn("the text differs from plain decoding's at generated token %zu ('dgraft verify' tells more)", at + 1);
+    cli_warn("the text differs from plain decoding's at generated token %zu ('dgraft verify' tells more)",
+             at + 1);
     return CLI_DIFFERENT;
 }
 
@@ -211,13 +214,15 @@ const cli_command cli_run = {
     .name = "run",
     .bit = CLI_RUN,
     .summary = "continue or answer one prompt",
-    .about = "Prints the model's text on standard output and a closing line on standard error: tokens, speed,\n"
-             "acceptance length (tokens a round, the target's own included) and share of accepted drafts.\n"
-             "Drafters change the speed and never the text; --compare checks that on the spot.\n"
-             "Without -p and -f the prompt is read from standard input. Ctrl-C ends the text (exit status 130).",
-    .examples = "  dgraft run -m model.gguf -p 'The tide comes in' -n 64\n"
-                "  dgraft run -m model.gguf --chat -p 'Name three rivers.' --draft dflash:drafter/ --compare\n"
-                "  dgraft run -m model.gguf --chat -f report.txt --draft ngram --temp 0.8 --seed 7\n"
-                "  dgraft run -m model.gguf -p 'Once' --json | python3 -m json.tool",
+    .about =
+        "Prints the model's text on standard output and a closing line on standard error: tokens, speed,\n"
+        "acceptance length (tokens a round, the target's own included) and share of accepted drafts.\n"
+        "Drafters change the speed and never the text; --compare checks that on the spot.\n"
+        "Without -p and -f the prompt is read from standard input. Ctrl-C ends the text (exit status 130).",
+    .examples =
+        "  dgraft run -m model.gguf -p 'The tide comes in' -n 64\n"
+        "  dgraft run -m model.gguf --chat -p 'Name three rivers.' --draft dflash:drafter/ --compare\n"
+        "  dgraft run -m model.gguf --chat -f report.txt --draft ngram --temp 0.8 --seed 7\n"
+        "  dgraft run -m model.gguf -p 'Once' --json | python3 -m json.tool",
     .run = run,
 };

@@ -40,7 +40,9 @@ void cli_session_options(const cli_options *o, const cli_drafts *d, const dg_mod
     double seed = o->seed.n ? o->seed.v[0] : 0;
     if (seed < 0) seed = (double)(uint64_t)(cli_seconds() * 1e6);
     *session = (dg_session_options){
-        .context = o->context == 0 ? info.max_context : o->context < 0 ? 0 : (int32_t)o->context,
+        .context = o->context == 0  ? info.max_context
+                   : o->context < 0 ? 0
+                                    : (int32_t)o->context,
         .budget = d->budget,
         .draft = d->v,
         .n_draft = d->n,
@@ -122,7 +124,8 @@ int cli_chat_tokens(const dg_model *model, const dg_message *messages, size_t n,
     return status;
 }
 
-int cli_prompt_tokens(const cli_options *o, const dg_model *model, const char *text, size_t len, cli_ids *out) {
+int cli_prompt_tokens(const cli_options *o, const dg_model *model, const char *text, size_t len,
+                      cli_ids *out) {
     if (!o->chat) {
         const int flags = (o->no_bos ? 0 : DG_TOKENIZE_BOS) | (o->no_special ? 0 : DG_TOKENIZE_SPECIAL);
         return cli_tokenize(model, text, len, flags, out);

@@ -139,10 +139,9 @@ static int run_prompt(verifier *v, const cli_case *p, const dg_sampler *sampler)
         outcome c = {.sampler = *sampler};
         c.name = p->n_turn > 1 ? cli_format("%s turn %zu", p->id, k + 1) : cli_format("%s", p->id);
         message[n++] = (dg_message){"user", p->turn[k]};
-        status = v->o->chat
-                     ? cli_chat_tokens(v->model, message, n, cli_thinking(v->o), &ids)
-                     : cli_tokenize(v->model, p->turn[k], strlen(p->turn[k]),
-                                    DG_TOKENIZE_BOS | DG_TOKENIZE_SPECIAL, &ids);
+        status = v->o->chat ? cli_chat_tokens(v->model, message, n, cli_thinking(v->o), &ids)
+                            : cli_tokenize(v->model, p->turn[k], strlen(p->turn[k]),
+                                           DG_TOKENIZE_BOS | DG_TOKENIZE_SPECIAL, &ids);
         if (status == CLI_OK) status = run_case(v, &ids, &c);
         if (status == CLI_OK) {
             answer[k] = cli_format("%s", c.plain.text.data);
@@ -194,7 +193,8 @@ static int report(verifier *v, int status) {
         json_object_set_new(out, "draft", cli_drafts_json(&v->drafts));
         cli_print_json(out);
     } else {
-        printf("%zu of %zu cases: %zu identical, %zu different; %llu tokens, %.2fx plain decoding, acceptance length "
+        printf("%zu of %zu cases: %zu identical, %zu different; %llu tokens, %.2fx plain decoding, "
+               "acceptance length "
                "%.2f, log-probs of equal text differ by at most %.2g\n",
                t->done, t->n, t->done - t->different, t->different, (unsigned long long)t->tokens,
                t->seconds > 0 ? t->plain_seconds / t->seconds : 0,
@@ -219,7 +219,8 @@ static int prepare(verifier *v) {
         cli_buffer text = {0};
         status = cli_prompt(o, &text);
         if (status == CLI_OK && strlen(text.data) < text.len) {
-            cli_error("the prompt has a NUL byte at %zu; 'verify' compares texts without", strlen(text.data) + 1);
+            cli_error("the prompt has a NUL byte at %zu; 'verify' compares texts without",
+                      strlen(text.data) + 1);
             status = CLI_FAILED;
         }
         if (status == CLI_OK) cli_cases_add(&v->cases, "prompt", text.data);
@@ -261,11 +262,14 @@ const cli_command cli_verify = {
     .name = "verify",
     .bit = CLI_VERIFY,
     .summary = "compare drafted with plain decoding",
-    .about = "Decodes every prompt plainly and with the drafters, at every temperature and seed, and compares\n"
-             "token by token. A line a case; for a difference its position, both tokens and the gap of their\n"
-             "log-probabilities. Exit status 0: all identical, 3: some differ, 1 and 2: errors.\n"
-             "A file of prompts has one JSON object a line: {\"prompt\": \"...\"} or {\"turns\": [\"...\", \"...\"]},\n"
-             "with \"id\" and \"category\" as wanted. Without --prompts the prompt comes from -p or standard input.",
+    .about =
+        "Decodes every prompt plainly and with the drafters, at every temperature and seed, and compares\n"
+        "token by token. A line a case; for a difference its position, both tokens and the gap of their\n"
+        "log-probabilities. Exit status 0: all identical, 3: some differ, 1 and 2: errors.\n"
+        "A file of prompts has one JSON object a line: {\"prompt\": \"...\"} or {\"turns\": [\"...\", "
+        "\"...\"]},\n"
+        "with \"id\" and \"category\" as wanted. Without --prompts the prompt comes from -p or standard "
+        "input.",
     .examples = "  dgraft verify -m model.gguf --draft dflash:drafter/ --prompts chat.jsonl --chat \\\n"
                 "      --temp 0,0.8 --seed 1,2 -n 96\n"
                 "  dgraft verify -m model.gguf --draft ngram -p 'To be, or not to be' -n 200",

@@ -19,20 +19,24 @@ static const cli_command *find_command(const char *name) {
 }
 
 static void print_help(FILE *out) {
-    fputs("dgraft: run language models with speculative decoding. A drafter changes the speed, never the text.\n\n"
+    fputs("dgraft: run language models with speculative decoding. A drafter changes the speed, never the "
+          "text.\n\n"
           "Usage: dgraft COMMAND [OPTIONS]\n\nCommands:\n",
           out);
-    for (size_t i = 0; i < N_COMMAND; i++) fprintf(out, "  %-10s%s\n", commands[i]->name, commands[i]->summary);
-    fputs("\n  dgraft COMMAND --help    options and examples of a command\n"
-          "  dgraft --version         version and what is compiled in\n\n"
-          "Exit status: 0 fine, 1 a file, the model or the output failed, 2 a mistake on the command line,\n"
-          "3 drafted text differs from plain decoding's (run --compare, verify), 130 interrupted by Ctrl-C.\n",
-          out);
+    for (size_t i = 0; i < N_COMMAND; i++)
+        fprintf(out, "  %-10s%s\n", commands[i]->name, commands[i]->summary);
+    fputs(
+        "\n  dgraft COMMAND --help    options and examples of a command\n"
+        "  dgraft --version         version and what is compiled in\n\n"
+        "Exit status: 0 fine, 1 a file, the model or the output failed, 2 a mistake on the command line,\n"
+        "3 drafted text differs from plain decoding's (run --compare, verify), 130 interrupted by Ctrl-C.\n",
+        out);
 }
 
 static int unknown_command(const char *word) {
     if (word[0] == '-') {
-        cli_error("the command comes first, as in 'dgraft run %s ...' ('dgraft --help' lists the commands)", word);
+        cli_error("the command comes first, as in 'dgraft run %s ...' ('dgraft --help' lists the commands)",
+                  word);
         return CLI_USAGE;
     }
     const char *near = cli_nearest(word, command_name);
