@@ -44,7 +44,7 @@ ISA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
 endif
 isa = $(if $(findstring _avx512.,$1),$(ISA_avx512))$(if $(findstring _avx2.,$1),$(ISA_avx2))
 
-.PHONY: all lib cli deps model demo test golden bench fuzz asan ubsan tsan oom lint format layers install clean help found
+.PHONY: all lib cli deps model demo test golden bench fuzz asan ubsan tsan oom lint format layers install uninstall clean help found
 .DEFAULT_GOAL := all
 
 all: lib cli ## library and program
@@ -135,6 +135,25 @@ ubsan: asan
 
 tsan: ## the tests under ThreadSanitizer
 	@$(MAKE) --no-print-directory BUILD=build-tsan SAN=thread DEBUG=1 test-run
+
+INSTALLED = include/dgraft.h lib/libdgraft.a lib/libdgraft.so lib/libdgraft.so.0 lib/libdgraft.so.$(VERSION) \
+            lib/pkgconfig/dgraft.pc share/man/man1/dgraft.1 bin/dgraft
+DEST      = $(DESTDIR)$(PREFIX)
+
+install: all ## program, man page, header, libraries, pkg-config file; PREFIX=, DESTDIR=
+	install -d $(DEST)/bin $(DEST)/include $(DEST)/lib/pkgconfig $(DEST)/share/man/man1
+	install -m 755 $(BUILD)/dgraft $(DEST)/bin/dgraft
+	install -m 644 runtime/dgraft.h $(DEST)/include/dgraft.h
+	install -m 644 $(BUILD)/libdgraft.a $(DEST)/lib/libdgraft.a
+	install -m 755 $(BUILD)/libdgraft.so $(DEST)/lib/libdgraft.so.$(VERSION)
+	ln -sf libdgraft.so.$(VERSION) $(DEST)/lib/libdgraft.so.0
+	ln -sf libdgraft.so.0 $(DEST)/lib/libdgraft.so
+	install -m 644 runtime/dgraft.1 $(DEST)/share/man/man1/dgraft.1
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@REQUIRES@|$(PKGS)|' runtime/dgraft.pc.in \
+	  >$(DEST)/lib/pkgconfig/dgraft.pc
+
+uninstall: ## remove what install put there
+	rm -f $(INSTALLED:%=$(DEST)/%)
 
 format: ## clang-format the sources
 	clang-format -i $(shell git ls-files '*.c' '*.h')

@@ -1,0 +1,244 @@
+/* What the program's commands share: options, messages, drafter lists, prompts, generation and its report.
+ *
+ * Everything here sits on the public header alone, so the program is also the longest example of its use.
+ * Strings inside cli_options are borrowed from argv; everything else says who owns it. */
+#ifndef DG_CLI_H
+#define DG_CLI_H
+
+#include <jansson.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include "runtime/dgraft.h"
+
+/* Exit statuses, as --help and the man page document them. */
+enum {
+    CLI_OK = 0,
+    CLI_FAILED = 1,       /* a file, the model or the output failed */
+    CLI_USAGE = 2,        /* the command line */
+    CLI_DIFFERENT = 3,    /* drafted text differs from plain decoding's */
+    CLI_INTERRUPTED = 130 /* Ctrl-C */
+};
+
+/* Commands, as bits: an option row says which of them it belongs to. */
+enum {
+    CLI_RUN = 1,
+    CLI_CHAT = 2,
+    CLI_TOKENS = 4,
+    CLI_INFO = 8,
+    CLI_VERIFY = 16,
+    CLI_MODES = 32,
+    CLI_CONVERT = 64
+};
+
+enum { CLI_LIST_MAX = 64 };
+
+typedef struct cli_list {
+    size_t n;
+    const char *v[CLI_LIST_MAX];
+} cli_list;
+
+typedef struct cli_numbers {
+    size_t n;
+    double v[CLI_LIST_MAX];
+} cli_numbers;
+
+typedef struct cli_options {
+    unsigned command; /* one of the bits above */
+    bool help;
+    /* model */
+    const char *model, *chat_template, *compute;
+    int64_t threads;
+    /* prompt */
+    const char *prompt, *file, *prompts, *system, *ids;
+    bool chat, think, no_think, escape, no_bos, no_special;
+    /* generation */
+    int64_t predict; /* -1: no limit */
+    int64_t context; /* -1: not given, 0: all the model has */
+    int64_t batch;
+    int64_t top_k;
+    cli_numbers temp, seed;
+    double top_p, min_p;
+    bool ignore_eos;
+    cli_list stop;
+    /* drafting */
+    cli_list draft, drafter;
+    const char *mode, *budget;
+    /* output */
+    bool json, color, compare, verbose, display_prompt, no_display_prompt;
+    /* convert */
+    const char *out, *type;
+    bool force;
+} cli_options;
+
+typedef struct cli_command {
+    const char *name;
+    unsigned bit;
+    const char *summary;  /* one line */
+    const char *about;    /* paragraphs, newline-separated */
+    const char *examples; /* lines */
+    int (*run)(const cli_options *o);
+} cli_command;
+
+/* cli_options.c ------------------------------------------------------------------------------------- */
+
+/* Reads argv[0..argc) (after the command's name) into *o. On a mistake prints what was expected and found
+ * and returns CLI_USAGE. */
+int cli_parse(const cli_command *command, int argc, char **argv, cli_options *o);
+void cli_help(FILE *out, const cli_command *command);
+
+/* The candidate closest to word by edit distance, NULL if none is near. next(i) gives NULL at the end; what
+ * it gives need only last until its next call. */
+const char *cli_nearest(const char *word, const char *(*next)(size_t i));
+
+/* cli.c --------------------------------------------------------------------------------------------- */
+
+/* One line on standard error: "error: ..." and "warning: ...". */
+void cli_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void cli_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Prints the library's message after `what` (NULL: alone); returns CLI_FAILED, or CLI_USAGE for what the
+ * library calls an argument error. */
+int cli_library_error(dg_status st, const char *what);
+
+/* Like malloc and realloc, but without memory the program ends with a message and CLI_FAILED. */
+void *cli_alloc(size_t bytes);
+void *cli_grow(void *p, size_t bytes);
+char *cli_format(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* free() */
+
+/* A growing byte string; data is NUL-terminated, NULL while nothing was added. */
+typedef struct cli_buffer {
+    char *data;
+    size_t len, cap;
+} cli_buffer;
+void cli_append(cli_buffer *b, const char *text, size_t len);
+
+/* Bytes before the first that is not part of well-formed UTF-8; len if all are. */
+size_t cli_utf8_valid(const char *text, size_t len);
+/* A JSON string, with U+FFFD for every byte that is not UTF-8. */
+json_t *cli_json_text(const char *text, size_t len);
+/* Prints text on standard output as one line, with control characters and bad bytes as \n and \xNN. */
+void cli_print_quoted(const char *text, size_t len);
+
+/* Reads a whole file ("-": standard input) into *out; prints a message and returns false on failure. */
+bool cli_read_file(const char *path, cli_buffer *out);
+/* Prints a JSON document as one line on standard output; takes the reference. */
+void cli_print_json(json_t *value);
+/* Flushes standard output. On failure prints why and returns CLI_FAILED, otherwise `status`. A status of
+ * CLI_FAILED was told already and is passed on. */
+int cli_finish_output(int status);
+
+/* Progress on standard error, rewritten in place; nothing is shown unless it is a terminal. */
+void cli_progress(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void cli_progress_clear(void);
+
+double cli_seconds(void);                        /* monotonic */
+const char *cli_bytes(uint64_t n, char out[32]); /* "86.3 MiB" */
+
+/* After cli_catch_interrupts, Ctrl-C counts cli_interrupts up; at `patience` + 1 the program dies of it. */
+extern volatile sig_atomic_t cli_interrupts;
+void cli_catch_interrupts(int patience);
+void cli_forget_interrupts(void);
+
+/* cli_draft.c --------------------------------------------------------------------------------------- */
+
+/* What --draft, --mode, --drafter and --budget come to. */
+typedef struct cli_drafts {
+    dg_draft v[CLI_LIST_MAX];
+    size_t n;
+    int32_t budget;           /* 0: auto */
+    char *text[CLI_LIST_MAX]; /* owned; v points into them */
+    char *label;              /* owned: "none" or "dflash+ngram" */
+} cli_drafts;
+
+int cli_drafts_read(const cli_options *o, cli_drafts *out); /* CLI_OK or CLI_USAGE with a message printed */
+void cli_drafts_free(cli_drafts *d);
+json_t *cli_drafts_json(const cli_drafts *d);
+
+/* cli_session.c ------------------------------------------------------------------------------------- */
+
+/* Opens the model with progress; returns CLI_OK or an exit status after a message. */
+int cli_open(const cli_options *o, dg_model **model);
+
+/* Session options from o and d; *session borrows from both. */
+void cli_session_options(const cli_options *o, const cli_drafts *d, const dg_model *model,
+                         dg_session_options *session);
+int cli_thinking(const cli_options *o); /* -1, 0, 1 as dg_chat_format takes it */
+
+/* Reads the prompt of -p, -f or standard input. CLI_USAGE if it is empty. Warns about invalid UTF-8. */
+int cli_prompt(const cli_options *o, cli_buffer *text);
+
+typedef struct cli_ids {
+    int32_t *v; /* free() */
+    size_t n;
+} cli_ids;
+
+/* Tokens of a raw text, or of a conversation rendered in the model's chat format. */
+int cli_tokenize(const dg_model *model, const char *text, size_t len, int flags, cli_ids *out);
+int cli_chat_tokens(const dg_model *model, const dg_message *messages, size_t n, int thinking, cli_ids *out);
+/* The prompt as o says: raw, or one user message (after --system's) with --chat. */
+int cli_prompt_tokens(const cli_options *o, const dg_model *model, const char *text, size_t len,
+                      cli_ids *out);
+
+/* One answer and how it came about. */
+typedef struct cli_answer {
+    cli_buffer text;
+    int32_t *token;
+    float *logprob;
+    uint8_t *source;
+    size_t n, n_prompt, n_reused;
+    dg_stop why;
+    double prefill_seconds, seconds;
+    dg_stats stats;
+} cli_answer;
+
+/* Brings the session to the prompt and lets it answer. sink (may be NULL) sees every piece; returning false
+ * stops. Ctrl-C stops too (why = DG_STOP_CANCELLED). The session's statistics are reset first. On failure the
+ * text so far is in *out all the same. */
+dg_status cli_generate(dg_session *s, const cli_ids *prompt, int64_t limit,
+                       bool (*sink)(void *ud, const dg_piece *p), void *ud, cli_answer *out);
+/* Prints why cli_generate failed, after `what` if not NULL; returns the exit status. */
+int cli_generate_error(dg_status st, const dg_model *model, const char *what);
+void cli_answer_free(cli_answer *a);
+/* Index of the first generated token in which the two differ; SIZE_MAX if tokens and text are the same. */
+size_t cli_first_difference(const cli_answer *a, const cli_answer *b);
+
+/* cli_report.c -------------------------------------------------------------------------------------- */
+
+double cli_rate(const cli_answer *a);            /* tokens a second, without the prompt */
+double cli_acceptance_length(const dg_stats *s); /* tokens a round, bonus included */
+double cli_accepted_share(const dg_stats *s);    /* of the drafted nodes, in percent; 0 if there were none */
+const char *cli_stop_name(dg_stop why);
+
+/* The closing line on standard error. plain is NULL without --compare; identical is read only with it. */
+void cli_print_summary(const cli_answer *a, const cli_drafts *d, const cli_answer *plain, bool identical);
+/* Prompt, stages, sources and depths: what --verbose and /stats show, on standard error. */
+void cli_print_stats(const cli_answer *a, const cli_drafts *d);
+json_t *cli_answer_json(const cli_answer *a, const cli_drafts *d);
+json_t *cli_plan_json(const dg_memory_plan *plan);
+void cli_print_plan(FILE *out, const dg_memory_plan *plan, const cli_drafts *d);
+
+/* cli_prompts.c ------------------------------------------------------------------------------------- */
+
+typedef struct cli_case {
+    char *id, *category; /* category may be NULL */
+    char **turn;
+    size_t n_turn;
+} cli_case;
+
+typedef struct cli_cases {
+    cli_case *v;
+    size_t n;
+} cli_cases;
+
+/* Reads JSON lines with `prompt` or `turns`, and optionally `id` and `category`. A bad line is an error that
+ * names file and line. Prints it and returns CLI_FAILED. */
+int cli_cases_read(const char *path, bool turns_allowed, cli_cases *out);
+void cli_cases_add(cli_cases *c, const char *id, const char *prompt);
+void cli_cases_free(cli_cases *c);
+
+/* The commands -------------------------------------------------------------------------------------- */
+
+extern const cli_command cli_run, cli_chat, cli_tokens, cli_info, cli_verify, cli_modes, cli_convert;
+
+#endif

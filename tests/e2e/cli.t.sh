@@ -1,0 +1,261 @@
+#!/bin/sh
+# The program. First linked with a toy library (toy_library.c), which needs no model and can go wrong on purpose:
+# options, messages, exit statuses, reports. Then the real one on the tiny golden models.
+set -u
+. tests/e2e/shell.sh
+
+toy=$tmp/toy
+model=$tmp/model
+echo x >"$model"
+
+build_toy() {
+    ${CC:-cc} -std=c11 -D_GNU_SOURCE -I. -O0 -g runtime/main.c runtime/cli*.c tests/e2e/toy_library.c \
+        $(pkg-config --cflags --libs jansson) -lm -o "$toy"
+}
+
+# The first wrong options that come to mind, with what the message must say.
+test_usage() {
+    run="$toy run -m $model -p hi"
+    check no_command 2 'Usage: dgraft COMMAND' "$toy"
+    check help 0 '^  verify ' "$toy" --help
+    check version 0 '^dgraft 0\.0\.0$' "$toy" --version
+    check unknown_command 2 "did you mean 'run'" "$toy" rnu
+    check option_before_command 2 'the command comes first' "$toy" -m x
+    check unknown_option 2 'did you mean --temp' $run --tmep 1
+    check option_of_another_command 2 'belongs to tokens' $run --ids 1
+    check missing_value 2 'expected N, found nothing' $run -n
+    check option_as_value 2 'found the option --temp' $run -n --temp
+    check positional 2 "unexpected argument 'extra'" $run extra
+    check value_for_a_flag 2 'takes no value' $run --chat=1
+    check no_model 2 'give the model with -m' "$toy" run -p hi
+    check not_a_number 2 "expected a number from 0 to 1, found 'x'" $run --top-p x
+    check not_finite 2 "expected numbers from 0 to 100, found 'nan'" $run --temp nan
+    check out_of_range 2 "expected a whole number from 0 to 2147483647, found '-1'" $run --top-k -1
+    check fraction 2 'expected a whole number' $run -c 1.5
+    check zero_tokens 2 'at least 1, found 0' $run -n 0
+    check two_temperatures 2 "'dgraft verify' takes several" $run --temp 0,1
+    check compute_name 2 'expected default, f32 or int8' $run --compute fast
+    check system_without_chat 2 'add --chat' $run --system x
+    check think_and_not 2 'exclude each other' $run --chat --think --no-think
+    check prompt_twice 2 'not both' $run -f x
+    check empty_stop 2 'found nothing' $run --stop=
+    check underscores_and_equals 0 '^3 tokens' $run --n_predict=3
+}
+
+test_refusals() {
+    for option in --repeat-penalty --presence-penalty --frequency-penalty --logit-bias --grammar --json-schema \
+        --mirostat --mirostat-lr --typical --dry-multiplier --xtc-probability --dynatemp-range --samplers -ngl \
+        --gpu-layers --lora --cache-type-k --rope-scale --model-draft --draft-max --mmproj --flash-attn; do
+        check "refuses_$option" 2 "^error: $option is not supported: ." "$toy" run -m "$model" -p hi "$option" 1
+    done
+}
+
+test_drafts() {
+    run="$toy run -m $model -p hi -n 5"
+    check draft_none 0 'plain decoding' $run --draft none
+    check draft_two 0 'drafters toy\+second' $run --draft toy:a,b/c,differ=1000 --draft second
+    check draft_path_with_comma 0 '"path": "a,b/c", "params": "differ=1000"' $run --json \
+        --draft toy:a,b/c,differ=1000
+    check draft_unknown 2 "did you mean 'toy'" $run --draft tyo
+    check draft_empty_path 2 "path after ':' is empty" $run --draft toy:
+    check draft_bad_parameter 2 'expected key=value' $run --draft toy,x
+    check draft_none_and_more 2 'stands alone' $run --draft none --draft toy
+    check mode_unknown 2 "did you mean 'both'" $run --mode botth
+    check mode_without_weights 2 'needs the weights of toy: add --drafter PATH' $run --mode both
+    check mode_expands 0 '"path": "p/q", "params": "differ=4"' $run --json --mode both --drafter p/q
+    check mode_named_weights 0 '"path": "p/q"' $run --json --mode both --drafter toy:p/q
+    check mode_budget 0 '"budget": 12' $run --json --mode both --drafter p
+    check mode_budget_overruled 0 '"budget": 7' $run --json --mode both --drafter p --budget 7
+    check mode_and_draft 2 'leave out --draft' $run --mode bare --draft toy
+    check drafter_without_mode 2 'write --draft NAME:p' $run --drafter p
+    check drafter_not_wanted 2 'no weights to fill in' $run --mode bare --drafter p
+    check budget_range 2 'expected auto or a whole number from 1 to 255' $run --budget 256
+    check modes 0 '= --draft toy:\{toy\},differ=4 --draft second --budget 12' "$toy" modes
+    check modes_json 0 '' "$toy" modes --json
+    holds modes_json_parses python3 -m json.tool "$tmp/out"
+}
+
+test_run() {
+    run="$toy run -m $model -p hi"
+    check run_text 0 '^61 tokens, .* tok/s, plain decoding$' $run
+    plain=$(cat "$tmp/out")
+    check run_summary 0 'acceptance length 2\.9., 66% of drafts accepted, drafters toy$' $run --draft toy
+    same run_text_is_exact "$plain" "$(cat "$tmp/out")"
+    check compare_identical 0 'ratio .*, text identical: yes' $run --draft toy --compare
+    check compare_different 3 'text identical: no' $run --draft toy,differ=4 --compare
+    check compare_end_differs 3 'generated token 61' $run --draft toy,differ=60 --compare -n 100
+    check json_document 0 '' $run --draft toy --json --compare -n 5
+    holds json_parses python3 -m json.tool "$tmp/out"
+    same json_tokens '[103, 104, 107, 112, 119]' "$(json tokens)"
+    same json_logprob -0.25 "$(json logprobs 4)"
+    same json_sources '[0, 1, 1, 0, 1]' "$(json sources)"
+    same json_acceptance 2.5 "$(json stats acceptance_length)"
+    same json_identical true "$(json identical)"
+    check color 0 "$(printf '\033')\[32m" env NO_COLOR= $run --draft toy --color
+    check no_color 0 'NO_COLOR is set' env NO_COLOR=1 $run --draft toy --color
+    if grep -q "$(printf '\033')" "$tmp/out"; then fail no_color_is_plain "escapes"; else pass no_color_is_plain; fi
+    check library_failure 1 'the toy failed' $run --draft toy,fail=3
+    same text_before_a_failure ghk "$(cat "$tmp/out")"
+    check missing_file 1 'cannot be read' "$toy" run -m "$tmp/none" -p hi
+    check context_ends_text 0 'ended by the full context' $run -c 10
+    check prompt_too_long 1 '2 tokens in a context of 1 .-c sets the context' $run -c 1
+    printf 'a\n\n' >"$tmp/prompt"
+    check prompt_file_newline 0 '"prompt_tokens": 2' "$toy" run -m "$model" -f "$tmp/prompt" --json -n 1
+    check escapes 0 '"prompt_tokens": 3' "$toy" run -m "$model" -e -p 'a\nb' --json -n 1
+    check empty_prompt 2 'the prompt is empty' "$toy" run -m "$model" -p ''
+    check empty_input 2 'the prompt is empty' "$toy" run -m "$model"
+    check invalid_utf8 0 '^warning: .*byte 2 is 0xFF' "$toy" run -m "$model" -p "$(printf 'a\377b')" -n 2
+    printf 'a\000b' >"$tmp/nul"
+    check nul_in_chat 1 'NUL byte at 2' "$toy" run -m "$model" --chat -f "$tmp/nul"
+    check verbose 0 'memory for a context' $run -v
+}
+
+# Output that cannot be written is an error, whatever the command.
+test_output() {
+    for command in "run -m $model -p hi" "run -m $model -p hi --json" 'modes' "info -m $model" '--help' \
+        '--version' "tokens -m $model -p hi" "verify -m $model --draft toy -p hi" 'run --help'; do
+        "$toy" $command >/dev/full 2>"$tmp/err"
+        rc=$?
+        if [ $rc = 1 ] && grep -q '^error: cannot write to standard output: No space' "$tmp/err"; then
+            pass "full_device_$(echo "$command" | tr -cd 'a-z-')"
+        else
+            fail "full_device_$(echo "$command" | tr -cd 'a-z-')" "status $rc: $(cat "$tmp/err")"
+        fi
+    done
+    { sleep 0.3; "$toy" run -m "$model" -p hi 2>"$tmp/err"; echo $? >"$tmp/rc"; } | true
+    same broken_pipe_status 1 "$(cat "$tmp/rc")"
+    holds broken_pipe_message grep -q '^error: cannot write to standard output: Broken pipe' "$tmp/err"
+}
+
+interrupt() { # name, pattern, command...: Ctrl-C after 0.3 s
+    name=$1 pattern=$2
+    shift 2
+    # a background job of a shell without job control ignores SIGINT, so Python sends and waits
+    python3 - "$@" >"$tmp/out" 2>"$tmp/err" <<'PY'
+import signal, subprocess, sys, time
+p = subprocess.Popen(sys.argv[1:], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+time.sleep(0.5)
+p.send_signal(signal.SIGINT)
+sys.exit(p.wait(20) & 255)
+PY
+    same "${name}_status" 130 $?
+    holds "${name}_report" grep -qE "$pattern" "$tmp/err" "$tmp/out"
+}
+
+test_interrupts() {
+    interrupt interrupted_run 'tok/s.*interrupted$' "$toy" run -m "$model" -p hi --draft toy,sleep=50
+    interrupt interrupted_compare 'interrupted$' "$toy" run -m "$model" -p hi --draft toy,sleep=50 --compare
+    interrupt interrupted_verify '^0 of 1 cases' "$toy" verify -m "$model" -p hi --draft toy,sleep=50
+}
+
+test_verify() {
+    printf '%s\n' '{"id": "a", "category": "c", "prompt": "Hello"}' '' '{"id": 7, "turns": ["One", "Two"], "x": 1}' \
+        >"$tmp/prompts"
+    verify="$toy verify -m $model --chat --prompts $tmp/prompts -n 20"
+    # a, 7 turn 1, 7 turn 2: once greedily, twice with a seed
+    check verify_identical 0 '^9 of 9 cases: 9 identical, 0 different' $verify --draft toy --temp 0,0.8 --seed 1,2
+    same verify_lines 9 "$(grep -c '^\[[0-9]/9\] .*: identical, 20 tokens' "$tmp/out")"
+    check verify_different 3 '^3 of 3 cases: 0 identical, 3 different' $verify --draft toy,differ=4
+    holds verify_tokens grep -qE 'token 5 .position 24.:  plain "y" .121, .*drafted "#" .35, .*gap 0' "$tmp/out"
+    check verify_longer 3 'plain "" .256' "$toy" verify -m "$model" -p x --draft toy,differ=60
+    check verify_json 3 '' $verify --draft toy,differ=4 --json
+    same verify_json_first 4 "$(json cases 0 first_difference)"
+    check verify_without_drafter 2 'name a drafter' "$toy" verify -m "$model" -p x
+    check verify_failure 1 '^error: prompt: the toy failed' "$toy" verify -m "$model" -p x --draft toy,fail=3
+    bad() { # name, pattern, text
+        printf "$3" >"$tmp/bad"
+        check "$1" 1 "^error: $tmp/bad$2" "$toy" verify -m "$model" --draft toy --prompts "$tmp/bad"
+    }
+    bad prompts_wrong_type ':2: .prompt.: expected a text' '{"prompt":"x"}\n{"prompt":3}\n'
+    bad prompts_not_json ':3: ' '{"prompt":"x"}\n\n{"prompt":\n'
+    bad prompts_none ': expected at least one line' '\n'
+    bad prompts_turns ':1: .turns. need the chat format' '{"turns":["a"]}'
+    bad prompts_neither ':1: expected either' '{"id":"q"}'
+    bad prompts_twice ':1: duplicate' '{"prompt":"a","prompt":"b"}'
+    check prompts_missing 1 'No such file' "$toy" verify -m "$model" --draft toy --prompts "$tmp/none"
+}
+
+test_chat() {
+    printf '%s\n' Hello Again /stats '/system Be brief' 'two \' lines /rest /reset /help /quit never >"$tmp/talk"
+    "$toy" chat -m "$model" --draft toy -c 200 <"$tmp/talk" >"$tmp/out" 2>"$tmp/err"
+    same chat_status 0 $?
+    same chat_answers 2 "$(wc -l <"$tmp/out")"
+    # <user>Hello\n<answer> is 22 tokens and what both prompts share ends before <answer>'s first letter
+    holds chat_reuse grep -q '^prompt: 104 tokens (14 reused)' "$tmp/err"
+    holds chat_suggestion grep -q 'did you mean /reset' "$tmp/err"
+    holds chat_full grep -q 'in a context of 200: the message was dropped' "$tmp/err"
+    holds chat_help grep -q '^/system TEXT' "$tmp/err"
+    printf 'a\nb\n' | "$toy" chat -m "$model" >/dev/full 2>"$tmp/err"
+    same chat_full_device 1 "$(grep -c 'cannot write' "$tmp/err")"
+}
+
+test_other() {
+    check tokens_quoted 0 '^ +34  "\\""$' "$toy" tokens -m "$model" -p "$(printf 'a"\351')"
+    holds tokens_bytes grep -q '^ *233  "\\xE9"$' "$tmp/out"
+    check tokens_json 0 '"bytes": "e9"' "$toy" tokens -m "$model" -p "$(printf 'a\351')" --json
+    holds tokens_json_parses python3 -m json.tool "$tmp/out"
+    check tokens_ids 0 '^ABC$' "$toy" tokens -m "$model" --ids '65, 66 67'
+    check tokens_ids_range 2 "from 0 to 256, found '257'" "$toy" tokens -m "$model" --ids 65,257
+    check tokens_ids_text 2 "found '6x'" "$toy" tokens -m "$model" --ids 6x
+    check info 0 '^  workspace' "$toy" info -m "$model" --draft toy
+    check info_json 0 '' "$toy" info -m "$model" --draft toy --json -c 77
+    same info_json_context 77 "$(json memory context)"
+    check convert 0 'wrote' "$toy" convert -m "$model" -o "$tmp/converted" --type q8_0
+    check convert_exists 2 'exists; --force' "$toy" convert -m "$model" -o "$tmp/converted" --type q8_0
+    check convert_force 0 'wrote' "$toy" convert -m "$model" -o "$tmp/converted" --type q8_0 --force
+    check convert_onto_itself 2 'is the input itself' "$toy" convert -m "$model" -o "$model" --type f16 --force
+    check convert_type 2 "found 'q9'" "$toy" convert -m "$model" -o "$tmp/x" --type q9
+    check convert_no_type 2 'needs --type' "$toy" convert -m "$model" -o "$tmp/x"
+    check convert_failure 1 'cannot be read' "$toy" convert -m "$tmp/none" -o "$tmp/x" --type f16
+}
+
+# Every option of every --help is in the man page.
+test_manual() {
+    for command in run chat tokens info verify modes convert; do
+        "$toy" "$command" --help >"$tmp/help" || fail "help_$command" "status"
+        missing=$(sed -n '/^Options:/,/^Examples:/s/^  \(-[^A-Z[]*\).*/\1/p' "$tmp/help" | tr -d ',' | tr ' ' '\n' |
+            grep '^-' | while read -r option; do
+            grep -qF -e "$(printf '%s' "$option" | sed 's/-/\\-/g')" runtime/dgraft.1 || printf '%s ' "$option"
+        done)
+        same "manual_$command" '' "$missing"
+    done
+}
+
+test_real() {
+    dgraft=$BUILD/dgraft
+    have_golden real || return
+    target=$GOLDEN/dflash/target-qwen3 drafter=$GOLDEN/dflash/d1-b8
+    check real_info 0 '^  target weights' "$dgraft" info -m "$target" --draft "dflash:$drafter"
+    check real_tokens 0 '' "$dgraft" tokens -m "$target" -p 'the river runs' --json
+    ids=$(json tokens | python3 -c 'import json, sys; print(*[t["id"] for t in json.load(sys.stdin)])')
+    check real_tokens_back 0 'the river runs' "$dgraft" tokens -m "$target" --ids "$ids"
+    check real_run 0 'tok/s, plain decoding' "$dgraft" run -m "$target" -p 'the river' -n 24
+    check real_compare 0 'text identical: yes' "$dgraft" run -m "$target" -p 'the river' -n 40 --ignore-eos \
+        --draft "dflash:$drafter" --compare
+    check real_json 0 '' "$dgraft" run -m "$target" -p 'the river' -n 24 --ignore-eos --json \
+        --draft "dflash:$drafter" --draft ngram
+    same real_json_tokens 24 "$(json tokens | python3 -c 'import json, sys; print(len(json.load(sys.stdin)))')"
+    check real_verify 0 '^3 of 3 cases: 3 identical' "$dgraft" verify -m "$target" -p 'the river' -n 32 \
+        --draft "dflash:$drafter" --temp 0,0.9 --seed 1,2 --ignore-eos
+    check real_wrong_drafter 1 'd1-b8/config|none' "$dgraft" run -m "$target" -p x --draft "dflash:$tmp/none"
+    check real_not_a_model 1 '^error: ' "$dgraft" run -m "$model" -p x
+    long=$(head -c 60000 /dev/zero | tr '\0' 'q')
+    check real_prompt_too_long 1 '-c sets the context' "$dgraft" run -m "$target" -p "$long" -c 64
+}
+
+if ! build_toy >"$tmp/log" 2>&1; then
+    fail toy_builds "$(tail -5 "$tmp/log")"
+    exit 1
+fi
+test_usage
+test_refusals
+test_drafts
+test_run
+test_output
+test_interrupts
+test_verify
+test_chat
+test_other
+test_manual
+test_real
+exit $failures
