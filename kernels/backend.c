@@ -1,0 +1,258 @@
+/* Opening of backends by name, and the argument checks that all of them share.
+ *
+ * Where asserts are on, the op table that the caller sees is a layer of checks over the backend's own. It
+ * knows the contracts of ops.h and nothing of how an op is computed. */
+#include "kernels/backend.h"
+
+#include <assert.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/quant.h"
+
+static const dg_backend_driver *const drivers[] = {&dg_cpu_driver};
+
+typedef struct opened {
+    dg_backend be; /* first: a dg_backend pointer is a pointer to this */
+    const dg_backend_driver *driver;
+    void (*free)(void *);
+} opened;
+
+enum { HEAD = (sizeof(opened) + 63) / 64 * 64 };
+
+/* ---- checks ---- */
+#ifndef NDEBUG
+
+static const dg_ops *inner(dg_backend *be) { return ((opened *)be)->driver->ops; }
+
+static bool mat_ok(dg_mat m) {
+    return m.rows >= 0 && m.cols >= 0 && m.stride >= m.cols && (m.data || m.rows == 0 || m.cols == 0) &&
+           m.cols % dg_dtype_get(m.dtype)->block_len == 0 && m.stride % dg_dtype_get(m.dtype)->block_len == 0;
+}
+
+static bool is_f32(dg_mat m, int32_t rows, int32_t cols) {
+    return mat_ok(m) && m.dtype == DG_F32 && m.rows == rows && m.cols == cols;
+}
+
+static bool is_float(dg_dtype t) { return t == DG_F32 || t == DG_F16 || t == DG_BF16; }
+
+/* Bytes from the first to behind the last element. */
+static size_t extent(dg_mat m) {
+    if (m.rows == 0 || m.cols == 0) return 0;
+    return dg_dtype_bytes(m.dtype, (size_t)((m.rows - 1) * m.stride + m.cols));
+}
+
+static bool overlap(dg_mat a, dg_mat b) {
+    const char *p = a.data, *q = b.data;
+    const size_t na = extent(a), nb = extent(b);
+    return na && nb && p < q + nb && q < p + na;
+}
+
+/* Not overlapping, or the very same view. */
+static bool same_or_apart(dg_mat a, dg_mat b) {
+    return !overlap(a, b) || (a.data == b.data && a.stride == b.stride && a.cols == b.cols);
+}
+
+static void *check_alloc(dg_backend *be, size_t bytes) { return inner(be)->alloc(be, bytes); }
+
+static void check_free(dg_backend *be, void *p) { inner(be)->free(be, p); }
+
+static void check_upload(dg_backend *be, void *dst, const void *src, size_t bytes) {
+    assert(bytes == 0 || (dst && src));
+    inner(be)->upload(be, dst, src, bytes);
+}
+
+static void check_download(dg_backend *be, void *dst, const void *src, size_t bytes) {
+    assert(bytes == 0 || (dst && src));
+    inner(be)->download(be, dst, src, bytes);
+}
+
+static void check_copy2d(dg_backend *be, dg_mat dst, dg_mat src) {
+    assert(mat_ok(dst) && mat_ok(src));
+    assert(dst.rows == src.rows && dst.cols == src.cols && dst.dtype == src.dtype);
+    assert(!overlap(dst, src));
+    inner(be)->copy2d(be, dst, src);
+}
+
+static void check_zero(dg_backend *be, dg_mat dst) {
+    assert(mat_ok(dst));
+    inner(be)->zero(be, dst);
+}
+
+static bool check_sync(dg_backend *be) { return inner(be)->sync(be); }
+
+static void check_embed(dg_backend *be, dg_mat out, dg_mat table, const int32_t *id) {
+    assert(mat_ok(table) && dg_dtype_is_weight(table.dtype));
+    assert(is_f32(out, out.rows, table.cols) && !overlap(out, table));
+    assert(id || out.rows == 0);
+    inner(be)->embed(be, out, table, id);
+}
+
+static void check_rms_norm(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, float eps) {
+    assert(is_f32(x, x.rows, x.cols) && is_f32(out, x.rows, x.cols) && same_or_apart(out, x));
+    assert(mat_ok(w) && is_float(w.dtype) && w.rows == 1 && w.cols == x.cols && !overlap(out, w));
+    assert(x.cols > 0 && eps >= 0);
+    inner(be)->rms_norm(be, out, x, w, eps);
+}
+
+static void check_matmul(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_mat bias, bool add) {
+    assert(mat_ok(w) && dg_dtype_is_weight(w.dtype));
+    assert(is_f32(x, x.rows, w.cols) && is_f32(out, x.rows, w.rows));
+    assert(!overlap(out, x) && !overlap(out, w));
+    assert(!bias.data || (mat_ok(bias) && is_float(bias.dtype) && bias.rows == 1 && bias.cols == w.rows));
+    inner(be)->matmul(be, out, x, w, bias, add);
+}
+
+static void check_rope_table(dg_backend *be, dg_mat table, const int32_t *pos, const float *freq, float mscale) {
+    assert(is_f32(table, table.rows, table.cols) && table.cols % 2 == 0);
+    assert(table.rows == 0 || (pos && freq));
+    inner(be)->rope_table(be, table, pos, freq, mscale);
+}
+
+static void check_rope(dg_backend *be, dg_mat x, dg_mat table, int32_t n_head, bool interleaved) {
+    assert(n_head > 0 && table.cols % 2 == 0);
+    assert(is_f32(table, x.rows, table.cols) && is_f32(x, x.rows, n_head * table.cols) && !overlap(x, table));
+    inner(be)->rope(be, x, table, n_head, interleaved);
+}
+
+static void check_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *seg, int32_t n_seg,
+                            const dg_attn_shape *shape) {
+    assert(shape->n_kv_head > 0 && shape->n_head % shape->n_kv_head == 0 && shape->head_dim > 0);
+    assert(shape->window >= 0);
+    const int32_t cols = shape->n_head * shape->head_dim, kv_cols = shape->n_kv_head * shape->head_dim;
+    assert(is_f32(q, q.rows, cols) && is_f32(out, q.rows, cols) && !overlap(out, q));
+    for (int32_t i = 0; i < n_seg; i++) {
+        const dg_attn_seg *s = &seg[i];
+        assert(mat_ok(s->k) && mat_ok(s->v) && is_float(s->k.dtype) && s->k.dtype == s->v.dtype);
+        assert(s->k.cols == kv_cols && s->v.cols == kv_cols);
+        assert(s->len >= 0 && s->n >= 0 && s->n <= s->win);
+        assert(s->len + s->win <= s->k.rows && s->len + s->win <= s->v.rows);
+        assert(s->row0 >= 0 && s->row0 + s->n <= q.rows);
+        assert(s->pos || s->win == 0);
+        assert(s->mask != DG_MASK_BITS || s->n == 0 || (s->bits && s->win <= DG_TREE_MAX));
+    }
+    inner(be)->attention(be, out, q, seg, n_seg, shape);
+}
+
+static void check_swiglu(dg_backend *be, dg_mat out, dg_mat gate, dg_mat up) {
+    assert(is_f32(gate, gate.rows, gate.cols) && is_f32(up, gate.rows, gate.cols));
+    assert(is_f32(out, gate.rows, gate.cols) && same_or_apart(out, gate) && !overlap(out, up));
+    inner(be)->swiglu(be, out, gate, up);
+}
+
+static void check_add(dg_backend *be, dg_mat x, dg_mat y) {
+    assert(is_f32(x, x.rows, x.cols) && is_f32(y, x.rows, x.cols) && !overlap(x, y));
+    inner(be)->add(be, x, y);
+}
+
+static void check_rows_put(dg_backend *be, dg_mat dst, int32_t row0, dg_mat src) {
+    assert(mat_ok(dst) && is_float(dst.dtype) && is_f32(src, src.rows, dst.cols));
+    assert(row0 >= 0 && row0 + src.rows <= dst.rows && !overlap(dst, src));
+    inner(be)->rows_put(be, dst, row0, src);
+}
+
+static void check_rows_gather(dg_backend *be, dg_mat dst, dg_mat src, const int32_t *idx) {
+    assert(mat_ok(dst) && mat_ok(src) && dst.dtype == src.dtype && dst.cols == src.cols);
+    assert(idx || dst.rows == 0);
+    assert(!overlap(dst, src) || (dst.data == src.data && dst.stride == src.stride));
+    inner(be)->rows_gather(be, dst, src, idx);
+}
+
+static void check_top_k(dg_backend *be, int32_t *id, float *logp, dg_mat logits, int32_t k) {
+    assert(is_f32(logits, logits.rows, logits.cols));
+    assert(k > 0 && k <= logits.cols);
+    inner(be)->top_k(be, id, logp, logits, k);
+}
+
+static void check_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos,
+                         const dg_sampling *s) {
+    assert(is_f32(logits, logits.rows, logits.cols) && logits.cols > 0);
+    assert(logits.rows == 0 || (id && pos));
+    assert(s->temperature >= 0 && s->top_k >= 0 && s->top_p >= 0 && s->min_p >= 0 && s->min_p <= 1);
+    inner(be)->sample(be, id, logp, logits, pos, s);
+}
+
+static const dg_ops checked = {
+    .name = "checked",
+    .alloc = check_alloc,
+    .free = check_free,
+    .upload = check_upload,
+    .download = check_download,
+    .copy2d = check_copy2d,
+    .zero = check_zero,
+    .sync = check_sync,
+    .embed = check_embed,
+    .rms_norm = check_rms_norm,
+    .matmul = check_matmul,
+    .rope_table = check_rope_table,
+    .rope = check_rope,
+    .attention = check_attention,
+    .swiglu = check_swiglu,
+    .add = check_add,
+    .rows_put = check_rows_put,
+    .rows_gather = check_rows_gather,
+    .top_k = check_top_k,
+    .sample = check_sample,
+};
+
+static const dg_ops *table_of(const dg_backend_driver *driver) {
+    (void)driver;
+    return &checked;
+}
+#else
+static const dg_ops *table_of(const dg_backend_driver *driver) { return driver->ops; }
+#endif
+
+/* ---- open and close ---- */
+
+static const dg_backend_driver *find(const char *name) {
+    for (size_t i = 0; i < sizeof drivers / sizeof *drivers; i++)
+        if (strcmp(drivers[i]->name, name) == 0) return drivers[i];
+    return NULL;
+}
+
+static void *c_alloc(size_t bytes) {
+    return bytes > SIZE_MAX / 2 ? NULL : aligned_alloc(64, (bytes + 63) / 64 * 64 + (bytes == 0 ? 64 : 0));
+}
+
+size_t dg_backend_bytes(const char *name, const dg_backend_options *opt) {
+    const dg_backend_driver *driver = find(name);
+    if (!driver) return 0;
+    const size_t bytes = driver->bytes(opt);
+    return bytes > SIZE_MAX - HEAD ? SIZE_MAX : bytes + HEAD;
+}
+
+dg_backend *dg_backend_open(const char *name, const dg_backend_options *opt, const char **why) {
+    const char *reason = "no such backend";
+    opened *o = NULL;
+    const dg_backend_driver *driver = find(name);
+    if (!driver) goto out;
+
+    dg_backend_options set = *opt;
+    assert(!set.alloc == !set.free);
+    if (!set.alloc) set.alloc = c_alloc, set.free = free;
+    reason = "not enough memory for the backend";
+    o = set.alloc(dg_backend_bytes(name, &set));
+    if (!o) goto out;
+    *o = (opened){.be.ops = table_of(driver), .driver = driver, .free = set.free};
+    o->be.ctx = driver->open((char *)o + HEAD, &set, &reason);
+    if (!o->be.ctx) {
+        set.free(o);
+        o = NULL;
+    }
+out:
+    if (!o && why) *why = reason;
+    return o ? &o->be : NULL;
+}
+
+void dg_backend_close(dg_backend *be) {
+    if (!be) return;
+    opened *o = (opened *)be;
+    o->driver->close(be->ctx);
+    o->free(o);
+}
+
+const char *dg_backend_error(const dg_backend *be) { return ((const opened *)be)->driver->error(be->ctx); }
+
+const char *dg_backend_describe(const dg_backend *be) { return ((const opened *)be)->driver->describe(be->ctx); }

@@ -1,0 +1,206 @@
+/* The CPU backend's state: options to threads, instruction set and scratch; memory ops; the op table. */
+#include "kernels/cpu/cpu.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_THREADS = 256, SPIN = 2000, WORTH_SHARING = 8192 /* vector instructions, about 2 us */ };
+
+/* ---- instruction sets ---- */
+
+static bool runs_here(const char *name) {
+#if defined(__x86_64__)
+    __builtin_cpu_init(); /* these also ask whether the system saves the registers */
+    if (strcmp(name, "avx512") == 0)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (strcmp(name, "avx2") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+    return strcmp(name, "portable") == 0;
+}
+
+const dg_isa *dg_isa_get(const char *name) {
+    static const dg_isa *const isa[] = { /* best first */
+#if defined(__x86_64__)
+        &dg_isa_avx512, &dg_isa_avx2,
+#endif
+        &dg_isa_portable};
+    for (size_t i = 0; i < sizeof isa / sizeof *isa; i++)
+        if ((!name || strcmp(isa[i]->name, name) == 0) && runs_here(isa[i]->name)) return isa[i];
+    return NULL;
+}
+
+/* ---- state ---- */
+
+static int32_t online_cores(void) {
+#ifdef __linux__
+    cpu_set_t set; /* what this process may use, which can be less than what the machine has */
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+#endif
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (int32_t)n : 1;
+}
+
+static int32_t thread_count(const dg_backend_options *opt) {
+    const int32_t n = opt->threads > 0 ? opt->threads : online_cores();
+    return n < MAX_THREADS ? n : MAX_THREADS;
+}
+
+/* Hands out 64-byte aligned pieces; with base NULL it only adds up. */
+typedef struct layout {
+    char *base;
+    size_t used;
+    bool overflow;
+} layout;
+
+static void *take(layout *l, size_t n, size_t size) {
+    size_t bytes, end;
+    if (__builtin_mul_overflow(n, size, &bytes) || bytes > SIZE_MAX / 4 ||
+        __builtin_add_overflow(l->used, (bytes + 63) / 64 * 64, &end)) {
+        l->overflow = true;
+        return NULL;
+    }
+    void *p = l->base ? l->base + l->used : NULL;
+    l->used = end;
+    return p;
+}
+
+/* The whole state; called once to count and once to build. *team: the team's memory, NULL for one thread. */
+static dg_cpu *lay_out(layout *l, const dg_backend_options *opt, void **team) {
+    const int32_t n = thread_count(opt);
+    const size_t keys = ((size_t)(opt->max_keys > 0 ? opt->max_keys : 0) + 15) / 16 * 16;
+    const size_t vocab = (size_t)(opt->max_vocab > 0 ? opt->max_vocab : 0);
+    dg_cpu *cpu = take(l, 1, sizeof *cpu + (size_t)n * sizeof cpu->scratch[0]);
+    *team = n > 1 ? take(l, 1, dg_team_bytes(n)) : NULL;
+    for (int32_t i = 0; i < n; i++) {
+        const dg_cpu_scratch s = {
+            .panel = take(l, DG_PANEL_FLOATS, sizeof(float)),
+            .sums = take(l, DG_PANEL_SUMS, sizeof(float)),
+            .score = take(l, DG_ATTN_HEADS * keys, sizeof(float)),
+            .list = take(l, keys, sizeof(int32_t)),
+            .value = take(l, vocab, sizeof(float)),
+            .group = take(l, vocab / DG_GROUP + DG_CHUNK, sizeof(float)),
+            .heap = take(l, vocab, sizeof(uint64_t)),
+        };
+        if (cpu) cpu->scratch[i] = s;
+    }
+    if (!cpu) return NULL;
+    cpu->n_thread = n;
+    cpu->max_keys = opt->max_keys;
+    cpu->max_vocab = opt->max_vocab;
+    cpu->score_stride = (int32_t)keys;
+    return cpu;
+}
+
+static size_t cpu_bytes(const dg_backend_options *opt) {
+    layout l = {0};
+    void *team;
+    lay_out(&l, opt, &team);
+    return l.overflow ? SIZE_MAX : l.used;
+}
+
+static void *cpu_open(void *mem, const dg_backend_options *opt, const char **why) {
+    layout l = {.base = mem};
+    void *team;
+    dg_cpu *cpu = lay_out(&l, opt, &team);
+    const char *isa = opt->isa;
+#ifdef DG_TEST
+    if (!isa) isa = getenv("DG_ISA");
+#endif
+    cpu->isa = dg_isa_get(isa);
+    if (!cpu->isa) {
+        *why = "no such instruction set on this machine";
+        return NULL;
+    }
+    cpu->alloc = opt->alloc;
+    cpu->free = opt->free;
+    cpu->team = NULL;
+    if (team) {
+        /* With more threads than cores, who spins keeps another from working. */
+        cpu->team = dg_team_open(team, cpu->n_thread, cpu->n_thread > online_cores() ? 0 : SPIN);
+        if (!cpu->team) {
+            *why = "cannot start the backend's threads";
+            return NULL;
+        }
+    }
+    pthread_mutex_init(&cpu->lock, NULL);
+    snprintf(cpu->text, sizeof cpu->text, "cpu, %s, %d thread%s", cpu->isa->name, cpu->n_thread,
+             cpu->n_thread == 1 ? "" : "s");
+    return cpu;
+}
+
+static void cpu_close(void *ctx) {
+    dg_cpu *cpu = ctx;
+    dg_team_close(cpu->team);
+    pthread_mutex_destroy(&cpu->lock);
+}
+
+static const char *cpu_error(const void *ctx) {
+    (void)ctx; /* nothing that runs on the CPU fails after open */
+    return "";
+}
+
+static const char *cpu_describe(const void *ctx) { return ((const dg_cpu *)ctx)->text; }
+
+void dg_cpu_run(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg) {
+    pthread_mutex_lock(&cpu->lock);
+    if (cpu->team && work >= WORTH_SHARING)
+        dg_team_run(cpu->team, fn, arg);
+    else
+        fn(arg, 0, 1);
+    pthread_mutex_unlock(&cpu->lock);
+}
+
+/* ---- memory ---- */
+
+static void *op_alloc(dg_backend *be, size_t bytes) { return dg_cpu_of(be)->alloc(bytes); }
+
+static void op_free(dg_backend *be, void *p) {
+    if (p) dg_cpu_of(be)->free(p);
+}
+
+static void op_copy(dg_backend *be, void *dst, const void *src, size_t bytes) {
+    (void)be;
+    if (bytes) memcpy(dst, src, bytes);
+}
+
+static bool op_sync(dg_backend *be) {
+    (void)be;
+    return true;
+}
+
+static const dg_ops ops = {
+    .name = "cpu",
+    .alloc = op_alloc,
+    .free = op_free,
+    .upload = op_copy,
+    .download = op_copy,
+    .copy2d = dg_cpu_copy2d,
+    .zero = dg_cpu_zero,
+    .sync = op_sync,
+    .embed = dg_cpu_embed,
+    .rms_norm = dg_cpu_rms_norm,
+    .matmul = dg_cpu_matmul,
+    .rope_table = dg_cpu_rope_table,
+    .rope = dg_cpu_rope,
+    .attention = dg_cpu_attention,
+    .swiglu = dg_cpu_swiglu,
+    .add = dg_cpu_add,
+    .rows_put = dg_cpu_rows_put,
+    .rows_gather = dg_cpu_rows_gather,
+    .top_k = dg_cpu_top_k,
+    .sample = dg_cpu_sample,
+};
+
+const dg_backend_driver dg_cpu_driver = {
+    .name = "cpu",
+    .ops = &ops,
+    .bytes = cpu_bytes,
+    .open = cpu_open,
+    .close = cpu_close,
+    .error = cpu_error,
+    .describe = cpu_describe,
+};

@@ -1,0 +1,165 @@
+/* The CPU backend's own types: the state behind dg_backend.ctx, the team of threads, and the table of inner
+ * loops that exists once per instruction set (isa_*.c). Files of kernels/cpu/ only (and their tests).
+ *
+ * An op is: take the lock, split rows or outputs over the team (cpu_run), call an inner loop. The split
+ * never reaches into a sum, so no result depends on the number of threads. */
+#ifndef DG_CPU_H
+#define DG_CPU_H
+
+#include <pthread.h>
+
+#include "kernels/backend.h"
+
+/* ---- team.c ---- */
+
+/* worker 0 is the calling thread. */
+typedef void dg_team_fn(void *arg, int32_t worker, int32_t n_worker);
+typedef struct dg_team dg_team;
+
+size_t dg_team_bytes(int32_t n);
+
+/* Starts n-1 threads with their state in mem (64-byte aligned, dg_team_bytes(n) long). NULL when a thread
+ * cannot be had; those that were started are joined. spin: turns to wait busily before sleeping. */
+dg_team *dg_team_open(void *mem, int32_t n, int32_t spin);
+
+/* Runs fn once on every worker and returns when all are done. One caller at a time. */
+void dg_team_run(dg_team *team, dg_team_fn *fn, void *arg);
+void dg_team_close(dg_team *team);
+
+/* [*begin, *end) of n things for this worker, cut at multiples of `grain`. */
+static inline void dg_split(int32_t n, int32_t grain, int32_t worker, int32_t n_worker, int32_t *begin,
+                            int32_t *end) {
+    const int64_t grains = (n + (int64_t)grain - 1) / grain;
+    const int64_t a = grains * worker / n_worker * grain, b = grains * (worker + 1) / n_worker * grain;
+    *begin = (int32_t)(a < n ? a : n);
+    *end = (int32_t)(b < n ? b : n);
+}
+
+/* ---- isa_*.c: the inner loops ---- */
+
+/* The operands of one matmul; x, bias, out and add as in ops.h. */
+typedef struct dg_matmul_args {
+    dg_mat out, x, w, bias;
+    bool add;
+} dg_matmul_args;
+
+/* One row's keys: cache rows [first, last), then the cache rows in list[n_list], in this order. */
+typedef struct dg_attn_keys {
+    int32_t first, last, n_list;
+    const int32_t *list;
+} dg_attn_keys;
+
+/* Up to DG_ATTN_HEADS query heads of one row that read the same KV head. */
+typedef struct dg_attn_args {
+    const float *q;  /* [n_head, head_dim], contiguous */
+    float *out;      /* likewise */
+    const char *k, *v; /* column 0 of this KV head in cache row 0 */
+    size_t k_stride, v_stride; /* bytes from one cache row to the next */
+    dg_dtype dtype;
+    int32_t n_head, head_dim;
+    float scale;
+    dg_attn_keys keys;
+    float *score; /* scratch [n_head, score_stride] */
+    int32_t score_stride;
+} dg_attn_args;
+
+enum {
+    DG_ATTN_HEADS = 4,   /* query heads that share one read of K and V */
+    DG_PANEL_OUTS = 8,   /* weight rows that are decoded together */
+    DG_PANEL_LEN = 768,  /* and how much of each: multiple of every block length */
+    DG_PANEL_ROWS = 64,  /* rows of x that one decoded panel serves */
+    DG_LANES = 16,       /* partial sums of every dot product, on every instruction set */
+    DG_GROUP = 16,       /* logits per entry of row_max's group maxima */
+    DG_CHUNK = DG_GROUP * DG_LANES,
+    DG_PANEL_FLOATS = DG_PANEL_OUTS * DG_PANEL_LEN,
+    DG_PANEL_SUMS = DG_PANEL_ROWS * DG_PANEL_OUTS * DG_LANES
+};
+
+typedef struct dg_isa {
+    const char *name;
+
+    /* Outputs [m0, m1) of every row. panel [DG_PANEL_FLOATS] and sums [DG_PANEL_SUMS] are scratch. */
+    void (*matmul)(const dg_matmul_args *a, int32_t m0, int32_t m1, float *panel, float *sums);
+    void (*attend)(const dg_attn_args *a);
+
+    /* One row of d elements; w f32, f16 or bf16. */
+    void (*rms_norm)(float *out, const float *x, const void *w, dg_dtype w_dtype, int32_t d, float eps);
+    void (*swiglu)(float *out, const float *gate, const float *up, int32_t n);
+    void (*add)(float *x, const float *y, int32_t n);
+    void (*rope_halves)(float *x, const float *cos, const float *sin, int32_t half);
+    void (*rope_pairs)(float *x, const float *cos, const float *sin, int32_t half);
+    void (*to_f16)(uint16_t *dst, const float *src, int32_t n);
+    void (*to_bf16)(uint16_t *dst, const float *src, int32_t n);
+
+    /* The largest of x[n] (NaN ignored, -inf for none) and the maxima of groups: element i belongs to group
+     * i / DG_CHUNK * DG_LANES + i % DG_LANES. groups: n rounded up to DG_CHUNK, over DG_GROUP. */
+    float (*row_max)(const float *x, int32_t n, float *groups);
+
+    /* Sum of exp(z - z_max) over the elements with z >= threshold, z = dg_scale_logit(x[i], inv_t). */
+    double (*sum_exp)(const float *x, int32_t n, float inv_t, float z_max, float threshold);
+
+    /* Lowest index of the largest z + noise among the elements with z >= threshold. */
+    int32_t (*gumbel_max)(const float *x, int32_t n, float inv_t, float threshold, uint64_t seed, uint32_t pos);
+} dg_isa;
+
+extern const dg_isa dg_isa_portable, dg_isa_avx2, dg_isa_avx512;
+
+/* The best table that this machine runs, or the named one; NULL if the name is unknown or cannot run. */
+const dg_isa *dg_isa_get(const char *name);
+
+/* ---- cpu.c: the backend's state ---- */
+
+typedef struct dg_cpu_scratch { /* one worker's */
+    float *panel, *sums;        /* matmul */
+    float *score;               /* attention: [DG_ATTN_HEADS, score_stride] */
+    int32_t *list;              /* attention: visible window rows */
+    float *value;               /* select: a row's candidates, [max_vocab] */
+    float *group;               /* select: group maxima */
+    uint64_t *heap;             /* select: best so far, [max_vocab] */
+} dg_cpu_scratch;
+
+typedef struct dg_cpu {
+    const dg_isa *isa;
+    dg_team *team; /* NULL with one thread */
+    int32_t n_thread, max_keys, max_vocab, score_stride;
+    pthread_mutex_t lock; /* held by every op that uses the team or scratch */
+    void *(*alloc)(size_t);
+    void (*free)(void *);
+    char text[64];
+    dg_cpu_scratch scratch[]; /* one a worker */
+} dg_cpu;
+
+static inline dg_cpu *dg_cpu_of(dg_backend *be) { return be->ctx; }
+
+/* Runs fn on the team, or on the calling thread alone when the work (about the number of vector
+ * instructions) is too small to share. Takes the lock. */
+void dg_cpu_run(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg);
+
+/* ---- the ops, by file ---- */
+
+void dg_cpu_matmul(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_mat bias, bool add);
+void dg_cpu_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *seg, int32_t n_seg,
+                      const dg_attn_shape *shape);
+
+void dg_cpu_rms_norm(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, float eps);
+void dg_cpu_rope_table(dg_backend *be, dg_mat table, const int32_t *pos, const float *freq, float mscale);
+void dg_cpu_rope(dg_backend *be, dg_mat x, dg_mat table, int32_t n_head, bool interleaved);
+void dg_cpu_swiglu(dg_backend *be, dg_mat out, dg_mat gate, dg_mat up);
+void dg_cpu_add(dg_backend *be, dg_mat x, dg_mat y);
+
+void dg_cpu_copy2d(dg_backend *be, dg_mat dst, dg_mat src);
+void dg_cpu_zero(dg_backend *be, dg_mat dst);
+void dg_cpu_embed(dg_backend *be, dg_mat out, dg_mat table, const int32_t *id);
+void dg_cpu_rows_put(dg_backend *be, dg_mat dst, int32_t row0, dg_mat src);
+void dg_cpu_rows_gather(dg_backend *be, dg_mat dst, dg_mat src, const int32_t *idx);
+
+void dg_cpu_top_k(dg_backend *be, int32_t *id, float *logp, dg_mat logits, int32_t k);
+void dg_cpu_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos,
+                   const dg_sampling *s);
+
+/* What sample keeps of one row: the tokens with dg_scale_logit(logit, *inv_t) >= the returned threshold.
+ * For temperature > 0 and a row with a finite logit. */
+float dg_cpu_threshold(const dg_isa *isa, const float *logits, int32_t n, const dg_sampling *s,
+                       const dg_cpu_scratch *scratch, float *inv_t, float *z_max);
+
+#endif

@@ -1,0 +1,32 @@
+/* Compiles the inner loops for one instruction set: isa_*.c define DG_ISA_TABLE and DG_ISA_NAME and include
+ * this once. Everything here is static; the table is the only symbol. */
+#include <float.h>
+#include <math.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/gumbel.h"
+#include "kernels/quant.h"
+
+#include "kernels/cpu/loops_math.h"
+
+#include "kernels/cpu/loops_attention.h"
+#include "kernels/cpu/loops_matmul.h"
+#include "kernels/cpu/loops_rows.h"
+#include "kernels/cpu/loops_select.h"
+
+const dg_isa DG_ISA_TABLE = {
+    .name = DG_ISA_NAME,
+    .matmul = matmul,
+    .attend = attend,
+    .rms_norm = rms_norm,
+    .swiglu = swiglu,
+    .add = add,
+    .rope_halves = rope_halves,
+    .rope_pairs = rope_pairs,
+    .to_f16 = to_f16,
+    .to_bf16 = to_bf16,
+    .row_max = row_max,
+    .sum_exp = sum_exp,
+    .gumbel_max = gumbel_max,
+};

@@ -1,0 +1,44 @@
+/* Ops that move rows: copies, embedding lookup, cache append and gather. */
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/quant.h"
+
+static size_t row_bytes(dg_mat m) { return dg_dtype_bytes(m.dtype, (size_t)m.cols); }
+
+void dg_cpu_copy2d(dg_backend *be, dg_mat dst, dg_mat src) {
+    (void)be;
+    for (int32_t r = 0; r < dst.rows; r++) memcpy(dg_mat_row(&dst, r), dg_mat_row(&src, r), row_bytes(dst));
+}
+
+void dg_cpu_zero(dg_backend *be, dg_mat dst) {
+    (void)be;
+    for (int32_t r = 0; r < dst.rows; r++) memset(dg_mat_row(&dst, r), 0, row_bytes(dst));
+}
+
+void dg_cpu_embed(dg_backend *be, dg_mat out, dg_mat table, const int32_t *id) {
+    (void)be;
+    for (int32_t r = 0; r < out.rows; r++)
+        dg_dequant_row(table.dtype, dg_mat_row(&table, id[r]), dg_mat_row(&out, r), (size_t)out.cols);
+}
+
+void dg_cpu_rows_put(dg_backend *be, dg_mat dst, int32_t row0, dg_mat src) {
+    const dg_isa *isa = dg_cpu_of(be)->isa;
+    for (int32_t r = 0; r < src.rows; r++) {
+        void *to = dg_mat_row(&dst, row0 + r);
+        const float *from = dg_mat_row(&src, r);
+        if (dst.dtype == DG_F32)
+            memcpy(to, from, row_bytes(src));
+        else
+            (dst.dtype == DG_F16 ? isa->to_f16 : isa->to_bf16)(to, from, src.cols);
+    }
+}
+
+void dg_cpu_rows_gather(dg_backend *be, dg_mat dst, dg_mat src, const int32_t *idx) {
+    (void)be;
+    for (int32_t r = 0; r < dst.rows; r++) {
+        void *to = dg_mat_row(&dst, r);
+        const void *from = dg_mat_row(&src, idx[r]);
+        if (to != from) memcpy(to, from, row_bytes(dst));
+    }
+}

@@ -1,0 +1,82 @@
+/* v16 as two AVX registers, with FMA and F16C. */
+#ifndef DG_VEC_AVX2_H
+#define DG_VEC_AVX2_H
+
+#include <immintrin.h>
+
+enum { TILE_ROWS = 2, TILE_OUTS = 2, TILE_CHUNKS = 1 };
+
+typedef struct v16 {
+    __m256 a, b; /* lanes 0..7, 8..15 */
+} v16;
+
+ALWAYS_INLINE v16 v16_set1(float x) { return (v16){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+ALWAYS_INLINE v16 v16_zero(void) { return (v16){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+ALWAYS_INLINE v16 v16_load(const void *p) {
+    return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps((const float *)p + 8)};
+}
+ALWAYS_INLINE void v16_store(float *p, v16 v) {
+    _mm256_storeu_ps(p, v.a);
+    _mm256_storeu_ps(p + 8, v.b);
+}
+ALWAYS_INLINE v16 v16_add(v16 x, v16 y) { return (v16){_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+ALWAYS_INLINE v16 v16_mul(v16 x, v16 y) { return (v16){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+ALWAYS_INLINE v16 v16_fma(v16 x, v16 y, v16 z) {
+    return (v16){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+
+ALWAYS_INLINE float v8_sum(__m256 s) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+ALWAYS_INLINE float v16_sum(v16 v) { return v8_sum(_mm256_add_ps(v.a, v.b)); }
+
+ALWAYS_INLINE __m128i load128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
+ALWAYS_INLINE v16 v16_load_f16(const void *p) {
+    return (v16){_mm256_cvtph_ps(load128(p)), _mm256_cvtph_ps(load128((const char *)p + 16))};
+}
+ALWAYS_INLINE void v16_store_f16(uint16_t *p, v16 v) {
+    const int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v.a, nearest));
+    _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(v.b, nearest));
+}
+ALWAYS_INLINE __m256 v8_from_bf16(__m128i h) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+ALWAYS_INLINE v16 v16_load_bf16(const void *p) {
+    return (v16){v8_from_bf16(load128(p)), v8_from_bf16(load128((const char *)p + 16))};
+}
+ALWAYS_INLINE v16 v16_set1_f16(const void *p) {
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return v16_set1(_cvtsh_ss(h));
+}
+
+ALWAYS_INLINE v16 v16_from_u8(u8x16 q) {
+    const __m128i v = (__m128i)q;
+    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(v)),
+                 _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(v, 8)))};
+}
+ALWAYS_INLINE v16 v16_from_i8(i8x16 q) {
+    const __m128i v = (__m128i)q;
+    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v)),
+                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(v, 8)))};
+}
+
+/* See vec_portable.h. */
+typedef struct nibble_code {
+    v16 scale, offset;
+} nibble_code;
+ALWAYS_INLINE nibble_code nibble_make(v16 scale, v16 offset) { return (nibble_code){scale, offset}; }
+ALWAYS_INLINE nibble_code nibble_make_f16(const uint8_t *p) {
+    return (nibble_code){v16_set1_f16(p), v16_set1_f16(p + 2)};
+}
+ALWAYS_INLINE v16 nibble_low(nibble_code t, u8x16 q) { return v16_fma(v16_from_u8(q & 15), t.scale, t.offset); }
+ALWAYS_INLINE v16 nibble_high(nibble_code t, u8x16 q) { return v16_fma(v16_from_u8(q >> 4), t.scale, t.offset); }
+ALWAYS_INLINE void nibble_both(nibble_code t, u8x16 q, v16 w[2]) {
+    w[0] = nibble_low(t, q);
+    w[1] = nibble_high(t, q);
+}
+
+#endif

@@ -1,0 +1,65 @@
+/* v16 as one AVX-512 register (F, BW, VL, DQ). */
+#ifndef DG_VEC_AVX512_H
+#define DG_VEC_AVX512_H
+
+#include <immintrin.h>
+
+enum { TILE_ROWS = 4, TILE_OUTS = 4, TILE_CHUNKS = 4 };
+
+typedef __m512 v16;
+
+ALWAYS_INLINE v16 v16_set1(float x) { return _mm512_set1_ps(x); }
+ALWAYS_INLINE v16 v16_zero(void) { return _mm512_setzero_ps(); }
+ALWAYS_INLINE v16 v16_load(const void *p) { return _mm512_loadu_ps(p); }
+ALWAYS_INLINE void v16_store(float *p, v16 v) { _mm512_storeu_ps(p, v); }
+ALWAYS_INLINE v16 v16_add(v16 x, v16 y) { return _mm512_add_ps(x, y); }
+ALWAYS_INLINE v16 v16_mul(v16 x, v16 y) { return _mm512_mul_ps(x, y); }
+ALWAYS_INLINE v16 v16_fma(v16 x, v16 y, v16 z) { return _mm512_fmadd_ps(x, y, z); }
+
+ALWAYS_INLINE float v16_sum(v16 v) {
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+ALWAYS_INLINE v16 v16_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+ALWAYS_INLINE void v16_store_f16(uint16_t *p, v16 v) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+ALWAYS_INLINE v16 v16_load_bf16(const void *p) {
+    const __m512i h = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(h, 16));
+}
+ALWAYS_INLINE v16 v16_set1_f16(const void *p) {
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return _mm512_set1_ps(_cvtsh_ss(h));
+}
+
+ALWAYS_INLINE v16 v16_from_u8(u8x16 q) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32((__m128i)q)); }
+ALWAYS_INLINE v16 v16_from_i8(i8x16 q) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)q)); }
+
+/* See vec_portable.h. Here it is the table of the sixteen values, looked up by permutation, which reads
+ * the low four bits of each lane and so needs no mask. */
+typedef __m512 nibble_code;
+ALWAYS_INLINE __m512 nibble_values(void) {
+    return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+ALWAYS_INLINE nibble_code nibble_make(v16 scale, v16 offset) { return v16_fma(nibble_values(), scale, offset); }
+ALWAYS_INLINE nibble_code nibble_make_f16(const uint8_t *p) {
+    return nibble_make(v16_set1_f16(p), v16_set1_f16(p + 2));
+}
+ALWAYS_INLINE v16 nibble_low(nibble_code t, u8x16 q) {
+    return _mm512_permutexvar_ps(_mm512_cvtepu8_epi32((__m128i)q), t);
+}
+ALWAYS_INLINE v16 nibble_high(nibble_code t, u8x16 q) {
+    return _mm512_permutexvar_ps(_mm512_srli_epi32(_mm512_cvtepu8_epi32((__m128i)q), 4), t);
+}
+ALWAYS_INLINE void nibble_both(nibble_code t, u8x16 q, v16 w[2]) {
+    const __m512i index = _mm512_cvtepu8_epi32((__m128i)q);
+    w[0] = _mm512_permutexvar_ps(index, t);
+    w[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(index, 4), t);
+}
+
+#endif
