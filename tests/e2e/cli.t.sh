@@ -269,8 +269,11 @@ test_other() {
     check info_json 0 '' "$toy" info -m "$model" --draft toy --json -c 77
     same info_json_context 77 "$(json memory context)"
     check convert 0 'wrote' "$toy" convert -m "$model" -o "$tmp/converted" --type q8_0
+    same convert_written 'type 14 tokenizer none' "$(cat "$tmp/converted")"
     check convert_exists 2 'exists; --force' "$toy" convert -m "$model" -o "$tmp/converted" --type q8_0
-    check convert_force 0 'wrote' "$toy" convert -m "$model" -o "$tmp/converted" --type q8_0 --force
+    check convert_force 0 'wrote' "$toy" convert -m "$model" -o "$tmp/converted" --type bf16 --force \
+        --tokenizer "$tmp/t"
+    same convert_replaced "type 2 tokenizer $tmp/t" "$(cat "$tmp/converted")"
     check convert_onto_itself 2 'is the input itself' "$toy" convert -m "$model" -o "$model" --type f16 --force
     check convert_type 2 "found 'q9'" "$toy" convert -m "$model" -o "$tmp/x" --type q9
     check convert_no_type 2 'needs --type' "$toy" convert -m "$model" -o "$tmp/x"
