@@ -15,7 +15,7 @@ VERSION  := 0.1.0
 
 WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes -Wno-format-truncation -Werror
 CFLAGS   ?= $(if $(DEBUG),-O1 -g,-O3 -g)
-BASE     := -std=c11 -D_GNU_SOURCE -I. -Iruntime -fPIC -pthread -ffp-contract=off -fno-math-errno $(WARN) -MMD -MP \
+BASE     := -std=c11 -D_GNU_SOURCE -I. -Iruntime -fPIC -fvisibility=hidden -pthread -ffp-contract=off -fno-math-errno $(WARN) -MMD -MP \
             $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all) \
             $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 Q        := $(if $(V),,@)

@@ -68,7 +68,7 @@ typedef struct cli_options {
     /* output */
     bool json, color, compare, verbose, display_prompt, no_display_prompt;
     /* convert */
-    const char *out, *type;
+    const char *out, *type, *tokenizer;
     bool force;
 } cli_options;
 

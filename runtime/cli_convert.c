@@ -13,7 +13,7 @@ static const struct {
 
 static void on_progress(void *ud, size_t done, size_t total) {
     const cli_options *o = ud;
-    cli_progress("writing %s: %zu of %zu tensors", o->out, done, total);
+    cli_progress("writing %s: %zu of %zu MiB", o->out, done >> 20, total >> 20);
 }
 
 /* The input stays mapped while the output is written, so they must not be one file. */
@@ -22,10 +22,6 @@ static int check_output(const cli_options *o) {
     if (stat(o->out, &out) != 0) return CLI_OK;
     if (stat(o->model, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino) {
         cli_error("-o %s is the input itself; name another file", o->out);
-        return CLI_USAGE;
-    }
-    if (S_ISDIR(out.st_mode)) {
-        cli_error("-o %s is a directory; name a file", o->out);
         return CLI_USAGE;
     }
     if (S_ISREG(out.st_mode) && !o->force) {
@@ -48,7 +44,7 @@ static int run(const cli_options *o) {
     }
     const int status = check_output(o);
     if (status != CLI_OK) return status;
-    const dg_status st = dg_convert(o->model, o->out, types[i].type, on_progress, (void *)o);
+    const dg_status st = dg_convert_with(o->model, o->tokenizer, o->out, types[i].type, on_progress, (void *)o);
     cli_progress_clear();
     if (st != DG_OK) return cli_library_error(st, NULL);
     fprintf(stderr, "wrote %s\n", o->out);
@@ -59,8 +55,10 @@ const cli_command cli_convert = {
     .name = "convert",
     .bit = CLI_CONVERT,
     .summary = "write a model's weights in another type",
-    .about = "Reads a model or drafter and writes it with its matrices as f32, bf16, f16 or q8_0.",
-    .examples = "  dgraft convert -m model.gguf -o model.q8_0.gguf --type q8_0\n"
-                "  dgraft convert -m drafter/ -o drafter.bf16.safetensors --type bf16",
+    .about = "Reads a model or a DFlash drafter and writes its matrices as f32, bf16, f16 or q8_0. An OUT that ends\n"
+             "in .gguf is a GGUF file; any other is a Hugging Face directory (f32, bf16 or f16).",
+    .examples = "  dgraft convert -m model/ -o model.gguf --type q8_0\n"
+                "  dgraft convert -m drafter/ -o drafter.gguf --type bf16 --tokenizer model/\n"
+                "  dgraft convert -m model.gguf -o model/ --type bf16",
     .run = run,
 };

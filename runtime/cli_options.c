@@ -38,9 +38,11 @@ typedef struct option {
 static const option table[] = {
     {"-m, --model", "PATH", MODEL, TEXT, AT(model), 0, 0, "model: a Hugging Face directory or a GGUF file"},
     {"-m, --model", "IN", CLI_CONVERT, TEXT, AT(model), 0, 0, "model to read"},
-    {"-o, --out", "OUT", CLI_CONVERT, TEXT, AT(out), 0, 0, "file to write"},
+    {"-o, --out", "OUT", CLI_CONVERT, TEXT, AT(out), 0, 0, "what to write: a file NAME.gguf, or a directory"},
     {"--type", "TYPE", CLI_CONVERT, TEXT, AT(type), 0, 0, "weight type: f32, bf16, f16 or q8_0"},
-    {"--force", NULL, CLI_CONVERT, FLAG, AT(force), 0, 0, "overwrite OUT if it exists"},
+    {"--tokenizer", "PATH", CLI_CONVERT, TEXT, AT(tokenizer), 0, 0,
+     "model whose tokenizer goes into a GGUF file (for a drafter: its target)"},
+    {"--force", NULL, CLI_CONVERT, FLAG, AT(force), 0, 0, "replace OUT if it is a file that exists"},
 
     {"-p, --prompt", "TEXT", PROMPT, TEXT, AT(prompt), 0, 0, "the prompt"},
     {"-f, --file", "FILE", CLI_RUN | CLI_TOKENS, TEXT, AT(file), 0, 0,

@@ -22,6 +22,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#ifdef __GNUC__
+#pragma GCC visibility push(default) /* the shared library shows these functions and no others */
+#endif
 
 /* ---- version ---------------------------------------------------------------------------------- */
 
@@ -241,6 +244,9 @@ typedef struct dg_mode {
 size_t dg_mode_count(void);
 const dg_mode *dg_mode_get(size_t i); /* NULL out of range */
 
+#ifdef __GNUC__
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif

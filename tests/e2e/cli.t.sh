@@ -13,6 +13,12 @@ build_toy() {
         $(pkg-config --cflags --libs jansson) -lm -o "$toy"
 }
 
+# The same with line editing, where the library is there.
+build_toy_editing() {
+    ${CC:-cc} -std=c11 -D_GNU_SOURCE -DDG_LIBEDIT -I. -O0 -g runtime/main.c runtime/cli*.c tests/e2e/toy_library.c \
+        $(pkg-config --cflags --libs jansson libedit) -lm -o "$toy-editing"
+}
+
 # The first wrong options that come to mind, with what the message must say.
 test_usage() {
     run="$toy run -m $model -p hi"
@@ -189,6 +195,68 @@ test_chat() {
     same chat_full_device 1 "$(grep -c 'cannot write' "$tmp/err")"
 }
 
+terminal() { # name, status, program...; the script comes on standard input
+    name=$1 want=$2
+    shift 2
+    cat >"$tmp/script"
+    python3 tests/e2e/terminal.py "$tmp/script" "$@" >"$tmp/out" 2>&1
+    got=$?
+    if [ $got = "$want" ]; then pass "$name"; else fail "$name" "status $got: $(cat -v "$tmp/out")"; fi
+}
+
+# What only happens on a terminal: the prompt, Ctrl-C in an answer and twice at the prompt, progress.
+test_terminal() {
+    kinds=$toy
+    if pkg-config --exists libedit; then
+        holds toy_builds_with_libedit build_toy_editing
+        kinds="$toy $toy-editing"
+    else
+        skip terminal_editing
+    fi
+    for program in $kinds; do
+        kind=${program#"$toy"}
+        terminal "terminal_chat$kind" 130 "$program" chat -m "$model" --draft toy,sleep=50 <<'E'
+wait >
+send h\xc3\xa9llo\n
+wait \n
+wait lmpub
+send \x03
+wait (stopped)
+wait >
+send /stats\n
+wait interrupted
+wait >
+send \x03
+wait once more
+wait >
+send \x03
+E
+        terminal "terminal_end$kind" 0 "$program" chat -m "$model" <<'E'
+wait >
+send \x03
+wait once more
+wait >
+send /system x\n
+wait system message set
+send \x03
+wait once more
+wait >
+send \x04
+E
+    done
+    terminal terminal_run 0 "$toy" run -m "$model" --draft toy <<'E'
+wait reading the prompt from the terminal
+send abc\n\x04
+wait opening
+wait 61 tokens
+E
+    terminal terminal_interrupt 130 "$toy" run -m "$model" -p hi --draft toy,sleep=50 <<'E'
+wait ghk
+send \x03
+wait interrupted
+E
+}
+
 test_other() {
     check tokens_quoted 0 '^ +34  "\\""$' "$toy" tokens -m "$model" -p "$(printf 'a"\351')"
     holds tokens_bytes grep -q '^ *233  "\\xE9"$' "$tmp/out"
@@ -201,8 +269,11 @@ test_other() {
     check info_json 0 '' "$toy" info -m "$model" --draft toy --json -c 77
     same info_json_context 77 "$(json memory context)"
     check convert 0 'wrote' "$toy" convert -m "$model" -o "$tmp/converted" --type q8_0
+    same convert_written 'type 14 tokenizer none' "$(cat "$tmp/converted")"
     check convert_exists 2 'exists; --force' "$toy" convert -m "$model" -o "$tmp/converted" --type q8_0
-    check convert_force 0 'wrote' "$toy" convert -m "$model" -o "$tmp/converted" --type q8_0 --force
+    check convert_force 0 'wrote' "$toy" convert -m "$model" -o "$tmp/converted" --type bf16 --force \
+        --tokenizer "$tmp/t"
+    same convert_replaced "type 2 tokenizer $tmp/t" "$(cat "$tmp/converted")"
     check convert_onto_itself 2 'is the input itself' "$toy" convert -m "$model" -o "$model" --type f16 --force
     check convert_type 2 "found 'q9'" "$toy" convert -m "$model" -o "$tmp/x" --type q9
     check convert_no_type 2 'needs --type' "$toy" convert -m "$model" -o "$tmp/x"
@@ -255,6 +326,7 @@ test_output
 test_interrupts
 test_verify
 test_chat
+test_terminal
 test_other
 test_manual
 test_real

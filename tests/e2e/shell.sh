@@ -47,7 +47,7 @@ json() {
 v = json.load(open(sys.argv[1]))
 for key in sys.argv[2:]:
     v = v[int(key)] if isinstance(v, list) else v[key]
-print(json.dumps(v) if isinstance(v, (dict, list, bool)) or v is None else v)' "$tmp/out" "$@"
+print(json.dumps(v) if isinstance(v, (dict, list, bool)) or v is None else v)' "$tmp/out" "$@" 2>/dev/null
 }
 
 # True when the tiny golden models are there; without them a failure where CI=true, else one skipped test.
