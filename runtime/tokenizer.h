@@ -10,8 +10,9 @@
 
 typedef struct dg_tokenizer dg_tokenizer;
 
-/* dir/tokenizer.json (and tokenizer_config.json, special_tokens_map.json beside it for bos/eos and the
- * chat template). UNSUPPORTED names a model, normaliser or pre-tokenizer that is not known. */
+/* dir/tokenizer.json (and tokenizer_config.json, special_tokens_map.json, chat_template.jinja beside it for
+ * bos/eos and the chat template), else dir/tokenizer.model of sentencepiece. UNSUPPORTED names a model,
+ * normaliser or pre-tokenizer that is not known. */
 dg_status dg_tokenizer_open_json(const char *dir, dg_tokenizer **out);
 /* tokenizer.ggml.* of a GGUF file; strings are copied, f may be closed afterwards. */
 dg_status dg_tokenizer_open_gguf(const dg_file *f, dg_tokenizer **out);
@@ -23,7 +24,8 @@ enum {
 };
 
 /* Writes at most cap ids and always stores the full count in *n. text is UTF-8; ill-formed bytes become
- * U+FFFD, one for each. May allocate. Errors: MEMORY. */
+ * U+FFFD, one for each. May allocate. Errors: MEMORY; ARGUMENT beyond 1 GiB; FORMAT when a pattern of the
+ * file backtracks without end on this text. */
 dg_status dg_tokenizer_encode(const dg_tokenizer *t, const char *text, size_t len, int flags,
                               int32_t *ids, size_t cap, size_t *n);
 
