@@ -19,11 +19,16 @@ dg_status dg_fail_prefix(dg_status code, const char *fmt, ...) __attribute__((fo
         if (try_ != DG_OK) return try_;                                                            \
     } while (0)
 
-#define DG_FAIL(code, ...) return dg_fail((code), __VA_ARGS__)
+/* The code is returned as written, so that the compiler sees that it is not DG_OK. */
+#define DG_FAIL(code, ...)                                                                         \
+    do {                                                                                           \
+        dg_fail((code), __VA_ARGS__);                                                              \
+        return (code);                                                                             \
+    } while (0)
 
 #define DG_CHECK(cond, code, ...)                                                                  \
     do {                                                                                           \
-        if (!(cond)) return dg_fail((code), __VA_ARGS__);                                          \
+        if (!(cond)) DG_FAIL((code), __VA_ARGS__);                                                 \
     } while (0)
 
 #endif
