@@ -83,7 +83,7 @@ static float bound(const float *group, int32_t n, int32_t k, float inv_t) {
 static float top_k_threshold(const float *x, int32_t n, int32_t k, float inv_t, const dg_cpu_scratch *scratch) {
     if (k <= 0 || k >= n) return -FLT_MAX;
     const int32_t count = collect(x, n, inv_t, scratch->group, bound(scratch->group, n, k, inv_t), scratch->value);
-    return count <= k ? -FLT_MAX : cut(scratch->value, count, k, false, 0);
+    return count < k ? -FLT_MAX : cut(scratch->value, count, k, false, 0);
 }
 
 static float top_p_threshold(const dg_isa *isa, const float *x, int32_t n, float top_p, float inv_t, float z_max,
