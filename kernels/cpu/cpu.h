@@ -63,6 +63,12 @@ typedef struct dg_attn_args {
     int32_t score_stride;
 } dg_attn_args;
 
+/* How a row of logits x is scaled and cut: z = (min(x, FLT_MAX) - max) * inv_t, which is 0 for the best and
+ * as exact as the logits are; what has z < threshold is out. */
+typedef struct dg_scale {
+    float max, inv_t, threshold;
+} dg_scale;
+
 enum {
     DG_ATTN_HEADS = 4,   /* query heads that share one read of K and V */
     DG_PANEL_OUTS = 8,   /* weight rows that are decoded together */
@@ -95,11 +101,11 @@ typedef struct dg_isa {
      * i / DG_CHUNK * DG_LANES + i % DG_LANES. groups: n rounded up to DG_CHUNK, over DG_GROUP. */
     float (*row_max)(const float *x, int32_t n, float *groups);
 
-    /* Sum of exp(z - z_max) over the elements with z >= threshold, z = dg_scale_logit(x[i], inv_t). */
-    double (*sum_exp)(const float *x, int32_t n, float inv_t, float z_max, float threshold);
+    /* Sum of e^z over the elements with z >= s.threshold. */
+    double (*sum_exp)(const float *x, int32_t n, dg_scale s);
 
-    /* Lowest index of the largest z + noise among the elements with z >= threshold. */
-    int32_t (*gumbel_max)(const float *x, int32_t n, float inv_t, float threshold, uint64_t seed, uint32_t pos);
+    /* Lowest index of the largest z + noise among the elements with z >= s.threshold. */
+    int32_t (*gumbel_max)(const float *x, int32_t n, dg_scale s, uint64_t seed, uint32_t pos);
 } dg_isa;
 
 extern const dg_isa dg_isa_portable, dg_isa_avx2, dg_isa_avx512;
@@ -157,9 +163,9 @@ void dg_cpu_top_k(dg_backend *be, int32_t *id, float *logp, dg_mat logits, int32
 void dg_cpu_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos,
                    const dg_sampling *s);
 
-/* What sample keeps of one row: the tokens with dg_scale_logit(logit, *inv_t) >= the returned threshold.
- * For temperature > 0 and a row with a finite logit. */
-float dg_cpu_threshold(const dg_isa *isa, const float *logits, int32_t n, const dg_sampling *s,
-                       const dg_cpu_scratch *scratch, float *inv_t, float *z_max);
+/* What sample keeps of one row, for temperature > 0. `max`: row_max of the row, whose group maxima are in
+ * scratch->group; not -inf. */
+dg_scale dg_cpu_keep(const dg_isa *isa, const float *logits, int32_t n, float max, const dg_sampling *s,
+                     const dg_cpu_scratch *scratch);
 
 #endif

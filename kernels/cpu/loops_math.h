@@ -32,3 +32,9 @@ ALWAYS_INLINE float exp_f32(float x) {
     const float power = bits_float((float_bits(shifted) << 23) + 0x3f800000u); /* n is in the low bits */
     return x < low ? 0.0f : e * power;
 }
+
+/* See dg_scale. +inf counts as the largest number, so that no difference is NaN. */
+ALWAYS_INLINE float scale_logit(float x, dg_scale s) {
+    const float finite = x > FLT_MAX ? FLT_MAX : x;
+    return (finite - s.max) * s.inv_t;
+}

@@ -1,11 +1,5 @@
 /* Inner loops of sampling and top-k over a row of logits. NaN counts as -inf. */
 
-/* Division by the temperature, kept finite so that differences are never NaN. */
-ALWAYS_INLINE float scale_logit(float x, float inv_t) {
-    const float z = x * inv_t;
-    return z > FLT_MAX ? FLT_MAX : z;
-}
-
 static float row_max(const float *x, int32_t n, float *groups) {
     float best[DG_LANES];
     for (int l = 0; l < DG_LANES; l++) best[l] = -INFINITY;
@@ -33,21 +27,21 @@ static float row_max(const float *x, int32_t n, float *groups) {
     return max;
 }
 
-ALWAYS_INLINE float kept_exp(float x, float inv_t, float z_max, float threshold) {
-    const float z = scale_logit(x, inv_t), e = exp_f32(z - z_max);
-    return z >= threshold ? e : 0.0f;
+ALWAYS_INLINE float kept_exp(float x, dg_scale s) {
+    const float z = scale_logit(x, s), e = exp_f32(z);
+    return z >= s.threshold ? e : 0.0f;
 }
 
 /* Lanes add up at most SUM_BLOCK / 16 terms in f32, blocks add up in double. */
-static double sum_exp(const float *x, int32_t n, float inv_t, float z_max, float threshold) {
+static double sum_exp(const float *x, int32_t n, dg_scale s) {
     enum { SUM_BLOCK = 4096 };
     double total = 0;
     for (int32_t i = 0; i < n; i += SUM_BLOCK) {
         const int32_t len = n - i < SUM_BLOCK ? n - i : SUM_BLOCK, whole = len / DG_LANES * DG_LANES;
         float lane[DG_LANES] = {0};
         for (int32_t j = 0; j < whole; j += DG_LANES)
-            for (int l = 0; l < DG_LANES; l++) lane[l] += kept_exp(x[i + j + l], inv_t, z_max, threshold);
-        for (int32_t l = 0; l < len - whole; l++) lane[l] += kept_exp(x[i + whole + l], inv_t, z_max, threshold);
+            for (int l = 0; l < DG_LANES; l++) lane[l] += kept_exp(x[i + j + l], s);
+        for (int32_t l = 0; l < len - whole; l++) lane[l] += kept_exp(x[i + whole + l], s);
         total += (double)v16_sum(v16_load(lane));
     }
     return total;
@@ -81,7 +75,7 @@ static void noise_block(uint64_t seed, uint32_t pos, uint32_t quad0, float *nois
     for (int i = 0; i < NOISE_BLOCK; i++) noise[i] = dg_gumbel(word[i]);
 }
 
-static int32_t gumbel_max(const float *x, int32_t n, float inv_t, float threshold, uint64_t seed, uint32_t pos) {
+static int32_t gumbel_max(const float *x, int32_t n, dg_scale s, uint64_t seed, uint32_t pos) {
     float best = -INFINITY;
     int32_t best_id = 0;
     for (int32_t i = 0; i < n; i += NOISE_BLOCK) {
@@ -93,8 +87,8 @@ static int32_t gumbel_max(const float *x, int32_t n, float inv_t, float threshol
         noise_block(seed, pos, (uint32_t)i / 4, noise);
         for (int j = 0; j < NOISE_BLOCK; j += DG_LANES)
             for (int l = 0; l < DG_LANES; l++) {
-                const float scaled = scale_logit(z[j + l], inv_t);
-                z[j + l] = scaled >= threshold ? scaled + noise[j + l] : -INFINITY;
+                const float scaled = scale_logit(z[j + l], s);
+                z[j + l] = scaled >= s.threshold ? scaled + noise[j + l] : -INFINITY;
                 lane[l] = z[j + l] > lane[l] ? z[j + l] : lane[l];
             }
         bool better = false;

@@ -1,0 +1,261 @@
+/* attention: against a double-precision loop for every mask, window, grouping and cache type, and its promise
+ * that a tree path and a chain of the same tokens give the same bits. */
+#include "tests/ops/ops.h"
+
+typedef struct shape {
+    int32_t heads, kv_heads, hd, window;
+    dg_dtype dtype;
+    dg_mask mask;
+    int32_t len, win, n;
+} shape;
+
+static const shape cases[] = {
+    {1, 1, 16, 0, DG_F32, DG_MASK_CAUSAL, 0, 1, 1},      {1, 1, 1, 0, DG_F32, DG_MASK_CAUSAL, 3, 2, 2},
+    {3, 1, 64, 0, DG_F32, DG_MASK_CAUSAL, 100, 1, 1},    {9, 3, 64, 0, DG_F16, DG_MASK_CAUSAL, 300, 1, 1},
+    {9, 3, 64, 0, DG_F32, DG_MASK_BITS, 77, 33, 33},     {4, 4, 80, 0, DG_BF16, DG_MASK_CAUSAL, 0, 40, 40},
+    {4, 2, 24, 0, DG_F16, DG_MASK_FULL, 50, 16, 16},     {8, 2, 128, 0, DG_BF16, DG_MASK_BITS, 200, 20, 7},
+    {5, 1, 40, 0, DG_F32, DG_MASK_FULL, 0, 9, 9},        {6, 1, 256, 0, DG_F32, DG_MASK_CAUSAL, 31, 5, 3},
+    {3, 1, 24, 8, DG_F32, DG_MASK_CAUSAL, 20, 12, 12},   {3, 3, 32, 1, DG_F16, DG_MASK_CAUSAL, 20, 3, 3},
+    {2, 1, 96, 16, DG_F32, DG_MASK_BITS, 64, 40, 40},    {2, 2, 24, 5, DG_BF16, DG_MASK_FULL, 3, 10, 10},
+    {7, 1, 33, 64, DG_F32, DG_MASK_CAUSAL, 500, 9, 4},   {16, 16, 17, 0, DG_F16, DG_MASK_BITS, 0, 256, 5},
+    {2, 1, 48, 7, DG_F32, DG_MASK_CAUSAL, 2, 1, 1},      {3, 1, 64, 0, DG_F32, DG_MASK_CAUSAL, 1500, 300, 3},
+};
+
+typedef struct scene {
+    dg_mat q, k, v, out;
+    int32_t *pos;
+    uint64_t *bits;
+    dg_attn_seg seg;
+    dg_attn_shape shape;
+} scene;
+
+/* A random tree in the window: parents come first; positions are depths, so that siblings share one. */
+static scene scene_new(shape s, uint64_t *seed) {
+    scene c = {0};
+    const int32_t cap = s.len + s.win + 2;
+    c.q = mat_new(DG_F32, s.n + 3, s.heads * s.hd, 2);
+    c.out = mat_new(DG_F32, s.n + 3, s.heads * s.hd, 1);
+    c.k = mat_new(s.dtype, cap, s.kv_heads * s.hd, 4);
+    c.v = mat_new(s.dtype, cap, s.kv_heads * s.hd, 8);
+    mat_random(c.q, 2, seed);
+    mat_random(c.k, 2, seed);
+    mat_random(c.v, 1, seed);
+    mat_random(c.out, 1, seed);
+    c.pos = calloc((size_t)s.win, sizeof *c.pos);
+    c.bits = calloc((size_t)s.win * DG_MASK_WORDS, sizeof *c.bits);
+    uint64_t(*all)[DG_MASK_WORDS] = calloc((size_t)s.win, sizeof *all);
+    for (int32_t j = 0; j < s.win; j++) {
+        c.pos[j] = s.len + j;
+        if (s.mask != DG_MASK_BITS) continue;
+        const int32_t parent = j ? (int32_t)((test_random(seed) + 1) / 2 * (float)j) : -1;
+        c.pos[j] = parent < 0 ? s.len : c.pos[parent] + 1;
+        if (parent >= 0) memcpy(all[j], all[parent], sizeof all[j]);
+        all[j][j / 64] |= (uint64_t)1 << (j % 64);
+    }
+    for (int32_t i = 0; i < s.n; i++) memcpy(c.bits + i * DG_MASK_WORDS, all[s.win - s.n + i], sizeof all[0]);
+    free(all);
+    c.seg = (dg_attn_seg){c.k, c.v, c.pos, c.bits, s.len, s.win, 1, s.n, s.mask};
+    c.shape = (dg_attn_shape){s.heads, s.kv_heads, s.hd, s.window, 1 / sqrtf((float)s.hd)};
+    return c;
+}
+
+static void scene_free(scene *c) {
+    mat_free(c->q);
+    mat_free(c->k);
+    mat_free(c->v);
+    mat_free(c->out);
+    free(c->pos);
+    free(c->bits);
+}
+
+static bool sees(const dg_attn_seg *s, int32_t i, int32_t row, int32_t window) {
+    const int32_t self = s->win - s->n + i, j = row - s->len;
+    const int32_t pos = j < 0 ? row : s->pos[j];
+    if (window && abs(s->pos[self] - pos) >= window) return false;
+    if (j < 0 || s->mask == DG_MASK_FULL) return true;
+    if (s->mask == DG_MASK_CAUSAL) return j <= self;
+    return s->bits[i * DG_MASK_WORDS + j / 64] >> (j % 64) & 1;
+}
+
+/* Softmax attention of head h of row i, in double. scale: what the tolerance is relative to. */
+static void reference(const scene *c, dg_mat k, dg_mat v, int32_t i, int32_t h, double *want, double *scale) {
+    const dg_attn_seg *s = &c->seg;
+    const int32_t hd = c->shape.head_dim, g = h / (c->shape.n_head / c->shape.n_kv_head), n = s->len + s->win;
+    double *score = malloc(sizeof(double) * (size_t)n), max = -INFINITY, sum = 0;
+    for (int32_t r = 0; r < n; r++) {
+        score[r] = -INFINITY;
+        if (!sees(s, i, r, c->shape.window)) continue;
+        score[r] = 0;
+        for (int32_t d = 0; d < hd; d++)
+            score[r] += (double)*f32_at(c->q, s->row0 + i, h * hd + d) * (double)*f32_at(k, r, g * hd + d);
+        score[r] *= (double)c->shape.scale;
+        max = fmax(max, score[r]);
+    }
+    for (int32_t r = 0; r < n; r++) sum += exp(score[r] - max);
+    for (int32_t d = 0; d < hd; d++) {
+        want[d] = 0;
+        scale[d] = 1;
+        for (int32_t r = 0; r < n; r++)
+            if (score[r] > -INFINITY) want[d] += exp(score[r] - max) / sum * (double)*f32_at(v, r, g * hd + d);
+    }
+    free(score);
+}
+
+static void against_reference(dg_backend *be) {
+    for (size_t t = 0; t < sizeof cases / sizeof *cases; t++) {
+        const shape s = cases[t];
+        uint64_t seed = t + 1;
+        scene c = scene_new(s, &seed);
+        dg_mat k = mat_f32(c.k), v = mat_f32(c.v), before = mat_f32(c.out);
+        const size_t cols = (size_t)(s.heads * s.hd);
+        double *want = malloc(sizeof(double) * cols * (size_t)s.n), *scale = malloc(sizeof(double) * cols * (size_t)s.n);
+        for (int32_t i = 0; i < s.n; i++)
+            for (int32_t h = 0; h < s.heads; h++) {
+                const size_t at = (size_t)i * cols + (size_t)(h * s.hd);
+                reference(&c, k, v, i, h, want + at, scale + at);
+            }
+        be->ops->attention(be, c.out, c.q, &c.seg, 1, &c.shape);
+        char what[100];
+        snprintf(what, sizeof what, "%s, case %zu", dg_backend_describe(be), t);
+        check_scaled(dg_mat_rows(c.out, 1, s.n), want, scale, 5e-6, what);
+        check_same(dg_mat_rows(c.out, 0, 1), dg_mat_rows(before, 0, 1), "row before the segment");
+        check_same(dg_mat_rows(c.out, 1 + s.n, 2), dg_mat_rows(before, 1 + s.n, 2), "rows behind the segment");
+        check_gaps(c.out);
+        mat_free(k);
+        mat_free(v);
+        mat_free(before);
+        free(want);
+        free(scale);
+        scene_free(&c);
+    }
+}
+
+static void test_reference(void **state) {
+    (void)state;
+    on_every_cpu(against_reference);
+}
+
+/* Every path of a tree, run as a chain over a cache that holds just that path. */
+static void tree_is_chain(dg_backend *be) {
+    static const shape trees[] = {{9, 3, 64, 0, DG_F32, DG_MASK_BITS, 130, 60, 60},
+                                  {4, 4, 24, 0, DG_F16, DG_MASK_BITS, 0, 64, 64},
+                                  {4, 1, 80, 12, DG_BF16, DG_MASK_BITS, 37, 200, 200}};
+    for (size_t t = 0; t < sizeof trees / sizeof *trees; t++) {
+        const shape s = trees[t];
+        uint64_t seed = 40 + t;
+        scene c = scene_new(s, &seed);
+        be->ops->attention(be, c.out, c.q, &c.seg, 1, &c.shape);
+        dg_mat k = mat_new(s.dtype, s.len + s.win, c.k.cols, 0), v = mat_new(s.dtype, s.len + s.win, c.k.cols, 0);
+        dg_mat q = mat_new(DG_F32, s.win, c.q.cols, 0), out = mat_new(DG_F32, s.win, c.q.cols, 0);
+        for (int32_t leaf = 0; leaf < s.win; leaf++) {
+            int32_t idx[DG_TREE_MAX], depth = 0, pos[DG_TREE_MAX], row[MAX_KEYS];
+            for (int32_t j = 0; j < s.win; j++)
+                if (c.bits[leaf * DG_MASK_WORDS + j / 64] >> (j % 64) & 1) idx[depth] = j + 1, pos[depth++] = c.pos[j];
+            for (int32_t r = 0; r < s.len + depth; r++) row[r] = r < s.len ? r : s.len + idx[r - s.len] - 1;
+            be->ops->rows_gather(be, dg_mat_rows(k, 0, s.len + depth), c.k, row);
+            be->ops->rows_gather(be, dg_mat_rows(v, 0, s.len + depth), c.v, row);
+            be->ops->rows_gather(be, dg_mat_rows(q, 0, depth), c.q, idx);
+            dg_attn_seg chain = {k, v, pos, NULL, s.len, depth, 0, depth, DG_MASK_CAUSAL};
+            be->ops->attention(be, dg_mat_rows(out, 0, depth), dg_mat_rows(q, 0, depth), &chain, 1, &c.shape);
+            for (int32_t d = 0; d < depth; d++)
+                check_same(dg_mat_rows(out, d, 1), dg_mat_rows(c.out, idx[d], 1), "path of a tree as a chain");
+            /* and the last of them as a plain step, everything before it committed */
+            const dg_attn_seg step = {k, v, pos + depth - 1, NULL, s.len + depth - 1, 1, 0, 1, DG_MASK_CAUSAL};
+            be->ops->attention(be, dg_mat_rows(out, 0, 1), dg_mat_rows(q, depth - 1, 1), &step, 1, &c.shape);
+            check_same(dg_mat_rows(out, 0, 1), dg_mat_rows(c.out, idx[depth - 1], 1), "path of a tree step by step");
+        }
+        mat_free(k);
+        mat_free(v);
+        mat_free(q);
+        mat_free(out);
+        scene_free(&c);
+    }
+}
+
+static void test_tree_is_chain(void **state) {
+    (void)state;
+    on_every_cpu(tree_is_chain);
+}
+
+/* Two sequences in one call give what each gives alone, on any number of threads. */
+static void test_segments_and_threads(void **state) {
+    (void)state;
+    const shape a = {6, 2, 40, 0, DG_F32, DG_MASK_CAUSAL, 211, 9, 9}, b = {6, 2, 40, 0, DG_F32, DG_MASK_BITS, 500, 17, 17};
+    for (int isa = 0; isa < N_ISA; isa++) {
+        uint64_t seed = 70;
+        scene one = scene_new(a, &seed), two = scene_new(b, &seed);
+        dg_mat q = mat_new(DG_F32, a.n + b.n, one.q.cols, 0), out = mat_new(DG_F32, a.n + b.n, one.q.cols, 0);
+        for (int32_t threads = 1; threads <= 5; threads++) {
+            dg_backend *be = open_cpu(isa_name[isa], threads);
+            if (!be) break;
+            if (threads == 1) {
+                be->ops->attention(be, one.out, one.q, &one.seg, 1, &one.shape);
+                be->ops->attention(be, two.out, two.q, &two.seg, 1, &two.shape);
+            }
+            be->ops->copy2d(be, dg_mat_rows(q, 0, b.n), dg_mat_rows(two.q, 1, b.n));
+            be->ops->copy2d(be, dg_mat_rows(q, b.n, a.n), dg_mat_rows(one.q, 1, a.n));
+            be->ops->zero(be, out);
+            dg_attn_seg seg[2] = {one.seg, two.seg};
+            seg[1].row0 = 0;
+            seg[0].row0 = b.n;
+            be->ops->attention(be, out, q, seg, 2, &one.shape);
+            check_same(dg_mat_rows(out, 0, b.n), dg_mat_rows(two.out, 1, b.n), dg_backend_describe(be));
+            check_same(dg_mat_rows(out, b.n, a.n), dg_mat_rows(one.out, 1, a.n), dg_backend_describe(be));
+            dg_backend_close(be);
+        }
+        mat_free(q);
+        mat_free(out);
+        scene_free(&one);
+        scene_free(&two);
+    }
+}
+
+/* A row of a batch is computed as if it were alone: each window row as the last of a shorter window. */
+static void rows_alone(dg_backend *be) {
+    static const shape s = {3, 1, 64, 0, DG_F32, DG_MASK_CAUSAL, 90, 70, 70};
+    uint64_t seed = 80;
+    scene c = scene_new(s, &seed);
+    be->ops->attention(be, c.out, c.q, &c.seg, 1, &c.shape);
+    dg_mat out = mat_new(DG_F32, 70, c.q.cols, 0);
+    static const int32_t size[] = {1, 2, 3, 5, 8, 64, 69};
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+        for (int32_t end = size[i]; end <= s.win; end += 7) {
+            dg_attn_seg part = c.seg;
+            part.win = end;
+            part.n = size[i];
+            part.row0 = 0;
+            be->ops->attention(be, dg_mat_rows(out, 0, part.n), dg_mat_rows(c.q, 1 + end - part.n, part.n), &part, 1,
+                               &c.shape);
+            check_same(dg_mat_rows(out, 0, part.n), dg_mat_rows(c.out, 1 + end - part.n, part.n), "rows alone");
+        }
+    mat_free(out);
+    scene_free(&c);
+}
+
+static void test_rows_alone(void **state) {
+    (void)state;
+    on_every_cpu(rows_alone);
+}
+
+/* Nothing visible: zeros, not NaN. */
+static void test_blind_row(void **state) {
+    (void)state;
+    dg_backend *be = open_cpu("portable", 1);
+    uint64_t seed = 90;
+    scene c = scene_new((shape){2, 1, 24, 0, DG_F32, DG_MASK_BITS, 0, 3, 3}, &seed);
+    memset(c.bits, 0, sizeof *c.bits * 3 * DG_MASK_WORDS);
+    be->ops->attention(be, c.out, c.q, &c.seg, 1, &c.shape);
+    for (int32_t r = 1; r <= 3; r++)
+        for (int32_t d = 0; d < 48; d++) assert_true(*f32_at(c.out, r, d) == 0);
+    scene_free(&c);
+    dg_backend_close(be);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reference),  cmocka_unit_test(test_tree_is_chain),
+        cmocka_unit_test(test_segments_and_threads), cmocka_unit_test(test_rows_alone),
+        cmocka_unit_test(test_blind_row),
+    };
+    return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
+}
