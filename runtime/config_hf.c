@@ -219,7 +219,8 @@ static dg_status read_scaling(const source *s, dg_config *c) {
     return DG_OK;
 }
 
-/* transformers 5: rope_parameters holds theta and scaling; 4: rope_theta and rope_scaling at the top. */
+/* transformers 5: rope_parameters holds theta and scaling; 4: rope_theta and rope_scaling at the top. A file may
+ * have both when a tool added the scaling to a newer one; then that counts, as in transformers. */
 static dg_status read_rope(const source *s, dg_config *c) {
     source five = {0}, four = {0};
     float theta5 = 0, theta4 = 0;
@@ -234,7 +235,9 @@ static dg_status read_rope(const source *s, dg_config *c) {
     if (json_is_object(json_object_get(five.obj, "full_attention")) ||
         json_is_object(json_object_get(five.obj, "sliding_attention")))
         return dg_config_lacks(s->path, "rope that depends on the layer's type", "config.json: rope_parameters");
-    DG_TRY(read_scaling(five.obj ? &five : &four, c));
+    static const foreign_key partial[] = {{"partial_rotary_factor", "a partial rotary embedding", 1}};
+    DG_TRY(check_foreign(&five, partial, 1));
+    DG_TRY(read_scaling(json_object_size(four.obj) > 0 ? &four : &five, c));
 
     bool interleaved = false, neox = true;
     DG_TRY(get_bool(s, "rope_interleaved", &interleaved));

@@ -107,6 +107,11 @@ static void test_rope_spellings(void **state) {
     }
     assert_int_equal(a.rope_scaling, DG_ROPE_LLAMA3);
     assert_true(a.rope_factor == 8 && a.rope_low_freq == 1 && a.rope_high_freq == 4 && a.rope_original == 64);
+    /* a scaling that a tool added to a newer file */
+    check_ok(read_one(DG_ARCH_LLAMA, "{\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"default\"},"
+                                     "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2}}", &a));
+    assert_int_equal(a.rope_scaling, DG_ROPE_LINEAR);
+    assert_true(a.rope_theta == 5e5f);
     check_fails(read_one(DG_ARCH_LLAMA, "{\"rope_theta\":1e4,\"rope_parameters\":{\"rope_theta\":2e4}}", &a),
                 DG_ERR_FORMAT, "rope_theta is 10000 at the top and 20000");
 }
@@ -295,6 +300,7 @@ static void test_refused(void **state) {
         {"{\"hidden_act\":\"gelu\"}", "hidden_act: gelu"},
         {"{\"mlp_bias\":true}", "a bias in the MLP"},
         {"{\"partial_rotary_factor\":0.5}", "partial rotary"},
+        {"{\"rope_parameters\":{\"partial_rotary_factor\":0.25}}", "partial rotary"},
         {"{\"quantization_config\":{\"quant_method\":\"gptq\"}}", "quantised"},
         {"{\"rope_scaling\":{\"type\":\"longrope\",\"factor\":2}}", "longrope"},
         {"{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", "dynamic"},
