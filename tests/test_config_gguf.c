@@ -13,7 +13,9 @@ static uint64_t n_key, n_tensor, offset;
 static void key_u32(const char *name, uint32_t v) { put_key_u32(&keys, name, v), n_key++; }
 static void key_str(const char *name, const char *v) { put_key_str(&keys, name, v), n_key++; }
 static void key_f32(const char *name, float v) { put_key(&keys, name, GGUF_F32), put_f32(&keys, v), n_key++; }
-static void key_bool(const char *name, bool v) { put_key(&keys, name, GGUF_BOOL), put_int(&keys, v, 1), n_key++; }
+static void key_bool(const char *name, bool v) {
+    put_key(&keys, name, GGUF_BOOL), put_int(&keys, v, 1), n_key++;
+}
 static void key_ints(const char *name, uint32_t type, int width, uint64_t n, const int *v) {
     put_array(&keys, name, type, n), n_key++;
     for (uint64_t i = 0; i < n; i++) put_int(&keys, (uint64_t)v[i], width);
@@ -29,7 +31,7 @@ static void start(const char *arch, const char *skip) {
     static const struct {
         const char *name;
         uint32_t v;
-    } size[] = {{"embedding_length", 96},      {"block_count", 4},        {"attention.head_count", 6},
+    } size[] = {{"embedding_length", 96},       {"block_count", 4},           {"attention.head_count", 6},
                 {"attention.head_count_kv", 2}, {"feed_forward_length", 200}, {"context_length", 512},
                 {"attention.key_length", 16}};
     keys.n = tensors.n = 0, n_key = n_tensor = offset = 0;
@@ -249,9 +251,12 @@ static void test_missing(void **state) {
 
 static void test_refused(void **state) {
     (void)state;
-    static const char *const arch[][2] = {{"qwen3moe", "mixture of experts"}, {"qwen35", "hybrid"},
-                                          {"lfm2", "convolution"},            {"eagle3", "EAGLE-3 head"},
-                                          {"dflash-draft", "dialect"},        {"gemma3", "gemma3 is not supported"},
+    static const char *const arch[][2] = {{"qwen3moe", "mixture of experts"},
+                                          {"qwen35", "hybrid"},
+                                          {"lfm2", "convolution"},
+                                          {"eagle3", "EAGLE-3 head"},
+                                          {"dflash-draft", "dialect"},
+                                          {"gemma3", "gemma3 is not supported"},
                                           {"LLAMA", "LLAMA is not supported"}};
     dg_config c;
     for (size_t i = 0; i < sizeof arch / sizeof *arch; i++) {
@@ -293,7 +298,8 @@ static void test_dflash(void **state) {
     assert_int_equal(c.block_size, 8);
     assert_int_equal(c.mask_token_id, 2);
     assert_int_equal(c.draft_vocab_size, 0);
-    assert_true(c.output_multiplier == 0.5f && c.qk_norm && c.qkv_bias && !c.o_bias && !c.tied && !c.rope_interleaved);
+    assert_true(c.output_multiplier == 0.5f && c.qk_norm && c.qkv_bias && !c.o_bias && !c.tied &&
+                !c.rope_interleaved);
     for (int i = 0; i < 4; i++) assert_int_equal(c.causal[i], flags[i]);
 
     start("dflash", NULL);
@@ -316,7 +322,8 @@ static void test_dflash(void **state) {
     start("dflash", NULL);
     key_ints("dflash.target_layers", GGUF_I32, 4, 2, taps);
     key_u32("dflash.selector_rank", 256);
-    check_fails(finish(&c), DG_ERR_UNSUPPORTED, "DFlash 2 drafter: candidate selector (dflash.selector_rank)");
+    check_fails(finish(&c), DG_ERR_UNSUPPORTED,
+                "DFlash 2 drafter: candidate selector (dflash.selector_rank)");
     start("dflash", NULL);
     key_ints("dflash.target_layers", GGUF_I32, 4, 2, taps);
     tensor("selector_predecessor.weight", 4, 0, 4);
@@ -338,9 +345,13 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest t[] = {cmocka_unit_test(test_plain),   cmocka_unit_test(test_defaults),
-                                   cmocka_unit_test(test_layered_integers), cmocka_unit_test(test_windows),
-                                   cmocka_unit_test(test_rope),    cmocka_unit_test(test_missing),
-                                   cmocka_unit_test(test_refused), cmocka_unit_test(test_dflash)};
+    const struct CMUnitTest t[] = {cmocka_unit_test(test_plain),
+                                   cmocka_unit_test(test_defaults),
+                                   cmocka_unit_test(test_layered_integers),
+                                   cmocka_unit_test(test_windows),
+                                   cmocka_unit_test(test_rope),
+                                   cmocka_unit_test(test_missing),
+                                   cmocka_unit_test(test_refused),
+                                   cmocka_unit_test(test_dflash)};
     return cmocka_run_group_tests_name("config of gguf", t, setup, teardown);
 }

@@ -46,17 +46,12 @@ static void test_values(void **state) {
         const char *key;
         dg_meta_type type;
         int64_t value;
-    } num[] = {{"t.u8", DG_META_U64, 250},
-               {"t.i8", DG_META_I64, -5},
-               {"t.u16", DG_META_U64, 65530},
-               {"t.i16", DG_META_I64, -300},
-               {"t.u32", DG_META_U64, 4000000000},
-               {"t.i32", DG_META_I64, -70000},
-               {"t.f32", DG_META_F64, -1},
-               {"t.bool", DG_META_BOOL, 1},
+    } num[] = {{"t.u8", DG_META_U64, 250},         {"t.i8", DG_META_I64, -5},
+               {"t.u16", DG_META_U64, 65530},      {"t.i16", DG_META_I64, -300},
+               {"t.u32", DG_META_U64, 4000000000}, {"t.i32", DG_META_I64, -70000},
+               {"t.f32", DG_META_F64, -1},         {"t.bool", DG_META_BOOL, 1},
                {"t.u64", DG_META_U64, INT64_MAX}, /* clipped */
-               {"t.i64", DG_META_I64, INT64_MIN},
-               {"t.f64", DG_META_F64, 3}};
+               {"t.i64", DG_META_I64, INT64_MIN},  {"t.f64", DG_META_F64, 3}};
     assert_int_equal(f->n_meta, 16);
     for (size_t i = 0; i < sizeof num / sizeof *num; i++) {
         const dg_meta *m = dg_meta_find(f, num[i].key);
@@ -199,7 +194,8 @@ static void test_alignment(void **state) {
         check_ok(dg_file_open(path, &f));
         assert_int_equal(*(const int32_t *)dg_file_find(f, "x")->data, 11);
         assert_int_equal(*(const int32_t *)dg_file_find(f, "y")->data, 22);
-        assert_int_equal((const char *)dg_file_find(f, "y")->data - (const char *)dg_file_find(f, "x")->data, a);
+        assert_int_equal((const char *)dg_file_find(f, "y")->data - (const char *)dg_file_find(f, "x")->data,
+                         a);
         assert_true(data % a == 0);
         dg_file_close(f);
     }
@@ -231,9 +227,9 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest t[] = {cmocka_unit_test(test_tensors),    cmocka_unit_test(test_values),
-                                   cmocka_unit_test(test_getters),    cmocka_unit_test(test_versions),
-                                   cmocka_unit_test(test_dimensions), cmocka_unit_test(test_alignment),
+    const struct CMUnitTest t[] = {cmocka_unit_test(test_tensors),        cmocka_unit_test(test_values),
+                                   cmocka_unit_test(test_getters),        cmocka_unit_test(test_versions),
+                                   cmocka_unit_test(test_dimensions),     cmocka_unit_test(test_alignment),
                                    cmocka_unit_test(test_vocabulary_only)};
     return cmocka_run_group_tests_name("gguf", t, setup, teardown);
 }

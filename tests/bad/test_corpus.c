@@ -1,5 +1,5 @@
-/* Replays tests/fuzz/corpus/X through the entry point of tests/fuzz/fuzz_X.c: what fuzzing once found, and seeds,
- * must go by without a crash. A new entry point takes a line in each of the two lists. */
+/* Replays tests/fuzz/corpus/X through the entry point of tests/fuzz/fuzz_X.c: what fuzzing once found, and
+ * seeds, must go by without a crash. A new entry point takes a line in each of the two lists. */
 #include <dirent.h>
 
 #include "tests/test.h"

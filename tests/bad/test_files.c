@@ -1,5 +1,5 @@
-/* Files that must be refused: truncated, overlapping, oversized, mistyped, hostile. And no damage of any kind may
- * crash: every truncation and some hundred byte flips of a sound file. */
+/* Files that must be refused: truncated, overlapping, oversized, mistyped, hostile. And no damage of any kind
+ * may crash: every truncation and some hundred byte flips of a sound file. */
 #include "tests/files.h"
 #include "tests/test.h"
 
@@ -25,7 +25,7 @@ static void check_file(dg_status code, const char *part) {
 
 /* ---- safetensors ------------------------------------------------------------------------------ */
 
-#define ONE(dtype, shape, offsets) \
+#define ONE(dtype, shape, offsets)                                                                           \
     "{\"w\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
 
 static void test_safetensors_table(void **state) {
@@ -36,26 +36,32 @@ static void test_safetensors_table(void **state) {
         dg_status code;
         const char *part;
     } t[] = {
-        {ONE("\"F32\"", "[2]", "[0,8]"), 7, DG_ERR_FORMAT, "tensor w: data_offsets: expected an end of at most 7, found 8"},
-        {ONE("\"F32\"", "[2]", "[0,8]"), 9, DG_ERR_FORMAT, "expected 8 bytes of data after the header, found 9"},
+        {ONE("\"F32\"", "[2]", "[0,8]"), 7, DG_ERR_FORMAT,
+         "tensor w: data_offsets: expected an end of at most 7, found 8"},
+        {ONE("\"F32\"", "[2]", "[0,8]"), 9, DG_ERR_FORMAT,
+         "expected 8 bytes of data after the header, found 9"},
         {ONE("\"F32\"", "[2]", "[8,0]"), 8, DG_ERR_FORMAT, "expected begin and end in this order"},
         {ONE("\"F32\"", "[2]", "[4,12]"), 12, DG_ERR_FORMAT, "expected to begin at 0, found 4"},
-        {ONE("\"F32\"", "[3]", "[0,8]"), 8, DG_ERR_FORMAT, "tensor w: data_offsets: expected 12 bytes for its shape"},
+        {ONE("\"F32\"", "[3]", "[0,8]"), 8, DG_ERR_FORMAT,
+         "tensor w: data_offsets: expected 12 bytes for its shape"},
         {ONE("\"F32\"", "[2,0]", "[0,8]"), 8, DG_ERR_FORMAT, "expected 0 bytes"},
         {ONE("\"F32\"", "[-1]", "[0,8]"), 8, DG_ERR_FORMAT, "shape[0]: expected an integer from 0 up"},
         {ONE("\"F32\"", "[2.0]", "[0,8]"), 8, DG_ERR_FORMAT, "shape[0]: expected an integer from 0 up"},
         {ONE("\"F32\"", "[\"2\"]", "[0,8]"), 8, DG_ERR_FORMAT, "shape[0]"},
         {ONE("\"F32\"", "2", "[0,8]"), 8, DG_ERR_FORMAT, "shape: expected an array"},
-        {ONE("\"F32\"", "[1,1,1,1,2]", "[0,8]"), 8, DG_ERR_FORMAT, "shape: expected at most 4 numbers, found 5"},
+        {ONE("\"F32\"", "[1,1,1,1,2]", "[0,8]"), 8, DG_ERR_FORMAT,
+         "shape: expected at most 4 numbers, found 5"},
         {ONE("\"F32\"", "[2147483648]", "[0,8]"), 8, DG_ERR_FORMAT, "dimension 0: expected 0 to 2147483647"},
         {ONE("\"F32\"", "[2147483647,2147483647,2147483647]", "[0,8]"), 8, DG_ERR_FORMAT, "overflows"},
-        {ONE("\"F32\"", "[9223372036854775807,9223372036854775807]", "[0,8]"), 8, DG_ERR_FORMAT, "dimension 0"},
+        {ONE("\"F32\"", "[9223372036854775807,9223372036854775807]", "[0,8]"), 8, DG_ERR_FORMAT,
+         "dimension 0"},
         {ONE("\"F32\"", "[18446744073709551618]", "[0,8]"), 8, DG_ERR_FORMAT, "shape[0]"},
         {ONE("\"F32\"", "[2]", "[0,8,9]"), 8, DG_ERR_FORMAT, "data_offsets"},
         {ONE("\"F32\"", "[2]", "[8]"), 8, DG_ERR_FORMAT, "data_offsets"},
         {ONE("\"F32\"", "[2]", "[0,9223372036854775807]"), 8, DG_ERR_FORMAT, "an end of at most 8"},
         {ONE("\"F32\"", "[2]", "[-8,0]"), 8, DG_ERR_FORMAT, "data_offsets[0]"},
-        {ONE("\"F8_E4M3\"", "[8]", "[0,8]"), 8, DG_ERR_UNSUPPORTED, "tensor w: dtype F8_E4M3 is not supported"},
+        {ONE("\"F8_E4M3\"", "[8]", "[0,8]"), 8, DG_ERR_UNSUPPORTED,
+         "tensor w: dtype F8_E4M3 is not supported"},
         {ONE("7", "[2]", "[0,8]"), 8, DG_ERR_FORMAT, "dtype: expected a string"},
         {"{\"w\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, DG_ERR_FORMAT, "dtype"},
         {"{\"w\":[1,2]}", 8, DG_ERR_FORMAT, "tensor w: expected an object"},
@@ -63,17 +69,24 @@ static void test_safetensors_table(void **state) {
         {"{}", 0, DG_ERR_FORMAT, "at least one tensor"},
         {"{\"__metadata__\":{\"a\":\"b\"}}", 0, DG_ERR_FORMAT, "at least one tensor"},
         {"{\"w\":", 8, DG_ERR_FORMAT, "line 1"},
-        {"{\"\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8, DG_ERR_FORMAT, "without a name"},
-        {"{\"a\\u001b[31m\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8, DG_ERR_FORMAT, "byte 0x1b"},
+        {"{\"\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8, DG_ERR_FORMAT,
+         "without a name"},
+        {"{\"a\\u001b[31m\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8, DG_ERR_FORMAT,
+         "byte 0x1b"},
         {"{\"w\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]},"
-         "\"w\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8, DG_ERR_FORMAT, "duplicate"},
+         "\"w\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}",
+         8, DG_ERR_FORMAT, "duplicate"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[6],\"data_offsets\":[0,6]},"
-         "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}", 8, DG_ERR_FORMAT,
+         "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}",
+         8, DG_ERR_FORMAT,
          "tensors a and b overlap: expected the second to begin at byte 6 or later, found 4"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]},"
-         "\"b\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8, DG_ERR_FORMAT, "overlap"},
+         "\"b\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}",
+         8, DG_ERR_FORMAT, "overlap"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
-         "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}", 8, DG_ERR_FORMAT, "tensor b: data_offsets: "
+         "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}",
+         8, DG_ERR_FORMAT,
+         "tensor b: data_offsets: "
          "expected to begin at 3, found 4"}};
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         b.n = 0;
@@ -124,7 +137,8 @@ static void test_gguf_tensors(void **state) {
     check_ok(dg_file_open(save(dir, "good", b.p, b.n), &f));
     dg_file_close(f);
     two(224, 0, "b");
-    check_file(DG_ERR_FORMAT, "tensors a and b overlap: expected the second to begin at byte 256 or later, found 224");
+    check_file(DG_ERR_FORMAT,
+               "tensors a and b overlap: expected the second to begin at byte 256 or later, found 224");
     two(0, 0, "b");
     check_file(DG_ERR_FORMAT, "overlap");
     two(288, 0, "b");
@@ -302,9 +316,10 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest t[] = {cmocka_unit_test(test_safetensors_table), cmocka_unit_test(test_header_length),
-                                   cmocka_unit_test(test_gguf_tensors),      cmocka_unit_test(test_gguf_shapes),
-                                   cmocka_unit_test(test_gguf_counts),       cmocka_unit_test(test_gguf_keys),
-                                   cmocka_unit_test(test_truncations),       cmocka_unit_test(test_flips)};
+    const struct CMUnitTest t[] = {
+        cmocka_unit_test(test_safetensors_table), cmocka_unit_test(test_header_length),
+        cmocka_unit_test(test_gguf_tensors),      cmocka_unit_test(test_gguf_shapes),
+        cmocka_unit_test(test_gguf_counts),       cmocka_unit_test(test_gguf_keys),
+        cmocka_unit_test(test_truncations),       cmocka_unit_test(test_flips)};
     return cmocka_run_group_tests_name("bad files", t, setup, teardown);
 }

@@ -1,5 +1,6 @@
-/* What the fuzz entry points of the loaders share. Each `fuzz_X.c` defines LLVMFuzzerTestOneInput; `make fuzz`
- * builds it with libFuzzer, tests/bad/test_corpus.c replays the kept inputs with it in every test run. */
+/* What the fuzz entry points of the loaders share. Each `fuzz_X.c` defines LLVMFuzzerTestOneInput; `make
+ * fuzz` builds it with libFuzzer, tests/bad/test_corpus.c replays the kept inputs with it in every test run.
+ */
 #ifndef DG_FUZZ_H
 #define DG_FUZZ_H
 
@@ -33,8 +34,10 @@ static inline uint64_t fuzz_walk(const dg_file *f) {
     for (size_t i = 0; i < f->n_meta; i++) {
         const dg_meta *m = &f->meta[i];
         for (uint64_t k = 0; k < m->n; k++) {
-            if (m->type == DG_META_STRING) sum += m->string[k].len ? (uint8_t)m->string[k].ptr[m->string[k].len - 1] : 0;
-            else sum += (uint64_t)dg_meta_int(m, k) + (dg_meta_number(m, k) > 0);
+            if (m->type == DG_META_STRING)
+                sum += m->string[k].len ? (uint8_t)m->string[k].ptr[m->string[k].len - 1] : 0;
+            else
+                sum += (uint64_t)dg_meta_int(m, k) + (dg_meta_number(m, k) > 0);
         }
     }
     return sum;

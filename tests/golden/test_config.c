@@ -1,5 +1,5 @@
-/* The configuration of every golden directory and GGUF file, held to the shapes of its own tensors, to what its
- * config.json says, to the other spelling and to the other container. */
+/* The configuration of every golden directory and GGUF file, held to the shapes of its own tensors, to what
+ * its config.json says, to the other spelling and to the other container. */
 #include <math.h>
 
 #include "runtime/config.h"
@@ -7,9 +7,9 @@
 
 static bool have;
 
-static const char *const targets[] = {"target/llama",      "target/llama-rope3",  "target/qwen2",
-                                      "target/qwen3",      "target/qwen3-yarn",   "target/qwen3-swa",
-                                      "target/mistral-swa", "dflash/target-qwen3", "dflash/target-llama",
+static const char *const targets[] = {"target/llama",        "target/llama-rope3",  "target/qwen2",
+                                      "target/qwen3",        "target/qwen3-yarn",   "target/qwen3-swa",
+                                      "target/mistral-swa",  "dflash/target-qwen3", "dflash/target-llama",
                                       "eagle3/target-llama", "eagle3/target-qwen3"};
 static const char *const drafters[] = {"d1-b8", "d2-b16", "d3-b16-swa", "d2-b8-bias", "d1-b8-random"};
 
@@ -25,7 +25,8 @@ static void check_dim(const dg_file *f, const char *name, int64_t rows, int64_t 
     const dg_file_tensor *t = dg_file_find(f, name);
     if (!t) fail_msg("%s has no %s", f->path, name);
     if (t->dim[0] != rows || t->n_dim != (cols ? 2 : 1) || (cols && t->dim[1] != cols))
-        fail_msg("%s: %s is [%d, %d], not [%d, %d]", f->path, name, (int)t->dim[0], (int)t->dim[1], (int)rows, (int)cols);
+        fail_msg("%s: %s is [%d, %d], not [%d, %d]", f->path, name, (int)t->dim[0], (int)t->dim[1], (int)rows,
+                 (int)cols);
 }
 
 /* Every size of c shows in the tensors of an HF directory. */
@@ -41,8 +42,10 @@ static void check_body(const dg_file *f, const dg_config *c, const char *prefix)
     snprintf(name, sizeof name, "%slayers.%d.input_layernorm.weight", last, c->n_layer);
     assert_null(dg_file_find(f, name));
     snprintf(name, sizeof name, "%slayers.0.self_attn.q_norm.weight", prefix);
-    if (c->qk_norm) check_dim(f, name, c->head_dim, 0);
-    else assert_null(dg_file_find(f, name));
+    if (c->qk_norm)
+        check_dim(f, name, c->head_dim, 0);
+    else
+        assert_null(dg_file_find(f, name));
     snprintf(name, sizeof name, "%slayers.0.self_attn.v_proj.bias", prefix);
     assert_int_equal(dg_file_find(f, name) != NULL, c->qkv_bias);
     snprintf(name, sizeof name, "%slayers.0.self_attn.o_proj.bias", prefix);
@@ -63,11 +66,13 @@ static void check_json(const dg_file *f, const dg_config *c) {
     assert_int_equal(c->n_stop, 1);
     assert_int_equal(c->stop[0], int_of(j, "eos_token_id"));
     assert_int_equal(c->bos, -1);
-    assert_true(fabs((double)c->rms_norm_eps - json_number_value(json_object_get(j, "rms_norm_eps"))) < 1e-12);
+    assert_true(fabs((double)c->rms_norm_eps - json_number_value(json_object_get(j, "rms_norm_eps"))) <
+                1e-12);
     const json_t *rope = json_object_get(j, "rope_parameters");
     const json_t *theta = json_object_get(rope ? rope : j, "rope_theta");
     assert_true(c->rope_theta == (float)json_number_value(theta));
-    if (c->arch != DG_ARCH_DFLASH) assert_int_equal(c->tied, json_is_true(json_object_get(j, "tie_word_embeddings")));
+    if (c->arch != DG_ARCH_DFLASH)
+        assert_int_equal(c->tied, json_is_true(json_object_get(j, "tie_word_embeddings")));
 }
 
 static void test_targets(void **state) {
@@ -147,7 +152,8 @@ static void test_drafters(void **state) {
         assert_int_equal(c.mask_token_id, int_of(nested, "mask_token_id"));
         assert_int_equal(c.num_target_layers, int_of(j, "num_target_layers"));
         for (int l = 0; l < c.n_layer; l++) {
-            const char *type = json_string_value(json_array_get(json_object_get(j, "layer_types"), (size_t)l));
+            const char *type =
+                json_string_value(json_array_get(json_object_get(j, "layer_types"), (size_t)l));
             const bool slides = strcmp(type, "sliding_attention") == 0;
             assert_int_equal(c.window[l], slides ? int_of(j, "sliding_window") : 0);
             assert_int_equal(c.causal[l], slides);
@@ -202,7 +208,8 @@ static void test_gguf(void **state) {
         dg_file_close(f);
         dg_file_close(read_file(source, &h));
 
-        const bool llama = h.arch == DG_ARCH_LLAMA || h.arch == DG_ARCH_MISTRAL, draft = h.arch == DG_ARCH_DFLASH;
+        const bool llama = h.arch == DG_ARCH_LLAMA || h.arch == DG_ARCH_MISTRAL,
+                   draft = h.arch == DG_ARCH_DFLASH;
         assert_int_equal(g.arch, llama ? DG_ARCH_LLAMA : h.arch);
         assert_int_equal(g.rope_interleaved, llama);
         for (int l = 0; l < g.n_layer; l++) /* targets lose their windows */
@@ -218,7 +225,8 @@ static void test_gguf(void **state) {
             assert_true(ma == 1 && mb == 1);
             dg_file_close(again);
             h.rope_scaling = DG_ROPE_FREQ_FACTORS;
-            h.rope_factor = g.rope_factor, h.rope_low_freq = g.rope_low_freq, h.rope_high_freq = g.rope_high_freq;
+            h.rope_factor = g.rope_factor, h.rope_low_freq = g.rope_low_freq,
+            h.rope_high_freq = g.rope_high_freq;
             h.rope_original = g.rope_original;
         }
         /* what a GGUF file does not hold or spells otherwise */
@@ -264,9 +272,12 @@ static int setup(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest t[] = {cmocka_unit_test(test_targets),  cmocka_unit_test(test_both_spellings),
-                                   cmocka_unit_test(test_windows_and_scaling), cmocka_unit_test(test_drafters),
-                                   cmocka_unit_test(test_refused),  cmocka_unit_test(test_gguf),
+    const struct CMUnitTest t[] = {cmocka_unit_test(test_targets),
+                                   cmocka_unit_test(test_both_spellings),
+                                   cmocka_unit_test(test_windows_and_scaling),
+                                   cmocka_unit_test(test_drafters),
+                                   cmocka_unit_test(test_refused),
+                                   cmocka_unit_test(test_gguf),
                                    cmocka_unit_test(test_other_files)};
     return cmocka_run_group_tests_name("golden config", t, setup, NULL);
 }
