@@ -328,17 +328,21 @@ static dg_status read_taps(const source *s, const char *key, int64_t shift, dg_c
     return DG_OK;
 }
 
-/* Sliding layers are causal inside the block and full ones are not, unless the file says so for all. */
+/* Sliding layers are causal inside the block and full ones are not, unless the file says so for all. use_swa
+ * makes layers that are all declared full slide, and leaves them non-causal. */
 static dg_status read_causal(const source *nested, const source *top, dg_config *c) {
-    bool all = false, swa = false;
+    bool all = false, swa = false, slides = false;
     int32_t window = 0;
-    for (int32_t i = 0; i < c->n_layer; i++) c->causal[i] = c->window[i] > 0;
+    for (int32_t i = 0; i < c->n_layer; i++) {
+        c->causal[i] = c->window[i] > 0;
+        slides = slides || c->causal[i];
+    }
     DG_TRY(get_bool(nested, "use_swa", &swa));
     DG_TRY(get_int(nested, "swa_window_size", 1, INT32_MAX, &window));
-    if (swa) {
+    if (swa && !slides) {
         DG_CHECK(window > 0, DG_ERR_FORMAT, "%s: %sswa_window_size: expected 1 or more, found nothing",
                  nested->path, nested->place);
-        for (int32_t i = 0; i < c->n_layer; i++) c->window[i] = window, c->causal[i] = false;
+        for (int32_t i = 0; i < c->n_layer; i++) c->window[i] = window;
     }
     const bool told = field(top, "is_causal") || field(nested, "causal");
     DG_TRY(get_bool(nested, "causal", &all));

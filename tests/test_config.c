@@ -411,6 +411,10 @@ static void test_causal(void **state) {
     check_causal("{" SWA ",\"is_causal\":true,\"dflash_config\":{" TAPS ",\"causal\":false}}", "cccc");
     check_causal("{\"dflash_config\":{" TAPS ",\"causal\":true}}", "cccc");
     check_causal("{\"dflash_config\":{" TAPS ",\"use_swa\":true,\"swa_window_size\":9}}", "....");
+    check_causal("{" SWA ",\"dflash_config\":{" TAPS ",\"use_swa\":true,\"swa_window_size\":9}}", "cc..");
+    check_windows(DG_ARCH_DFLASH,
+                  "{" SWA ",\"dflash_config\":{" TAPS ",\"use_swa\":true,\"swa_window_size\":9}}",
+                  (const int32_t[]){20, 20, 0, 0});
     dg_config c;
     check_ok(read_one(DG_ARCH_DFLASH, "{\"dflash_config\":{" TAPS ",\"use_swa\":true,\"swa_window_size\":9}}",
                       &c));

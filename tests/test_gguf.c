@@ -169,6 +169,35 @@ static void test_dimensions(void **state) {
     }
 }
 
+/* Every number of the format's type list that we read: which type it is, and the bytes of 256 elements. */
+static void test_types(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t number;
+        dg_dtype dtype;
+        size_t size;
+    } t[] = {{0, DG_F32, 1024},   {1, DG_F16, 512},     {2, DG_Q4_0, 144},    {3, DG_Q4_1, 160},
+             {6, DG_Q5_0, 176},   {7, DG_Q5_1, 192},    {8, DG_Q8_0, 272},    {10, DG_Q2_K, 84},
+             {11, DG_Q3_K, 110},  {12, DG_Q4_K, 144},   {13, DG_Q5_K, 176},   {14, DG_Q6_K, 210},
+             {16, DG_IQ2_XXS, 66}, {17, DG_IQ2_XS, 74}, {18, DG_IQ3_XXS, 98}, {19, DG_IQ1_S, 50},
+             {20, DG_IQ4_NL, 144}, {21, DG_IQ3_S, 110}, {22, DG_IQ2_S, 82},   {23, DG_IQ4_XS, 136},
+             {24, DG_I8, 256},    {25, DG_I16, 512},    {26, DG_I32, 1024},   {27, DG_I64, 2048},
+             {28, DG_F64, 2048},  {29, DG_IQ1_M, 56},   {30, DG_BF16, 512},   {34, DG_TQ1_0, 54},
+             {35, DG_TQ2_0, 66},  {39, DG_MXFP4, 136},  {40, DG_NVFP4, 144}};
+    static const uint64_t ne[] = {256};
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        b.n = 0;
+        put_gguf(&b, 3, 1, 0);
+        put_tensor(&b, "t", ne, 1, t[i].number, 0);
+        put_align(&b, 32);
+        for (int k = 0; k < 256; k++) put_int(&b, 0, 8);
+        dg_file *f = open_bytes();
+        assert_int_equal(f->tensor[0].dtype, t[i].dtype);
+        assert_int_equal(f->tensor[0].size, t[i].size);
+        dg_file_close(f);
+    }
+}
+
 static void test_alignment(void **state) {
     (void)state;
     static const uint64_t ne[] = {1};
@@ -230,6 +259,6 @@ int main(void) {
     const struct CMUnitTest t[] = {cmocka_unit_test(test_tensors),        cmocka_unit_test(test_values),
                                    cmocka_unit_test(test_getters),        cmocka_unit_test(test_versions),
                                    cmocka_unit_test(test_dimensions),     cmocka_unit_test(test_alignment),
-                                   cmocka_unit_test(test_vocabulary_only)};
+                                   cmocka_unit_test(test_types), cmocka_unit_test(test_vocabulary_only)};
     return cmocka_run_group_tests_name("gguf", t, setup, teardown);
 }

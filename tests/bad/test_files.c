@@ -44,7 +44,9 @@ static void test_safetensors_table(void **state) {
         {ONE("\"F32\"", "[2]", "[4,12]"), 12, DG_ERR_FORMAT, "expected to begin at 0, found 4"},
         {ONE("\"F32\"", "[3]", "[0,8]"), 8, DG_ERR_FORMAT,
          "tensor w: data_offsets: expected 12 bytes for its shape"},
-        {ONE("\"F32\"", "[2,0]", "[0,8]"), 8, DG_ERR_FORMAT, "expected 0 bytes"},
+        {ONE("\"F32\"", "[1]", "[0,8]"), 8, DG_ERR_FORMAT, "data_offsets: expected 4 bytes for its shape"},
+        {ONE("\"F32\"", "[2,0]", "[0,8]"), 8, DG_ERR_FORMAT, "data_offsets: expected 0 bytes for its shape"},
+        {ONE("\"F64\"", "[2147483647,2147483647]", "[0,8]"), 8, DG_ERR_FORMAT, "overflows"},
         {ONE("\"F32\"", "[-1]", "[0,8]"), 8, DG_ERR_FORMAT, "shape[0]: expected an integer from 0 up"},
         {ONE("\"F32\"", "[2.0]", "[0,8]"), 8, DG_ERR_FORMAT, "shape[0]: expected an integer from 0 up"},
         {ONE("\"F32\"", "[\"2\"]", "[0,8]"), 8, DG_ERR_FORMAT, "shape[0]"},
@@ -80,6 +82,9 @@ static void test_safetensors_table(void **state) {
          "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}",
          8, DG_ERR_FORMAT,
          "tensors a and b overlap: expected the second to begin at byte 6 or later, found 4"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[0,5]},"
+         "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}",
+         8, DG_ERR_FORMAT, "overlap"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]},"
          "\"b\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}",
          8, DG_ERR_FORMAT, "overlap"},
@@ -102,6 +107,13 @@ static void test_header_length(void **state) {
         sample_safetensors(&b);
         for (int k = 0; k < 8; k++) b.p[k] = (uint8_t)(lie[i] >> (8 * k));
         check_file(DG_ERR_FORMAT, "header length: expected at most");
+    }
+    for (size_t over = 1; over <= 8; over++) { /* the bytes of the length itself do not count */
+        b.n = 0;
+        put_int(&b, 100 + over, 8);
+        put_int(&b, '{', 1);
+        for (int i = 0; i < 99; i++) put_int(&b, ' ', 1);
+        check_file(DG_ERR_FORMAT, "header length: expected at most 100");
     }
     sample_safetensors(&b);
     b.p[0] = 0, b.p[1] = 0; /* an empty header */
