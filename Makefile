@@ -156,6 +156,27 @@ install: all ## program, man page, header, libraries, pkg-config file; PREFIX=, 
 uninstall: ## remove what install put there
 	rm -f $(INSTALLED:%=$(DEST)/%)
 
+# Fuzzing needs clang. New inputs go to build-fuzz/corpus; what is kept lies in tests/fuzz/corpus.
+FUZZ_SECONDS ?= 60
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/%)
+
+$(BUILD)/fuzz_%: tests/fuzz/fuzz_%.c tests/fuzz/fuzz.h $(BUILD)/libdgraft-test.a
+	$(call say,FUZZ,$@)
+	$(Q)$(CC) $(BASE) $(CFLAGS) $(TESTDEF) -fsanitize=fuzzer $< $(BUILD)/libdgraft-test.a $(LIBS) -o $@
+
+fuzz: ## fuzz the file readers with libFuzzer, FUZZ_SECONDS each (60)
+	@$(MAKE) --no-print-directory BUILD=build-fuzz CC=clang WARN=-w SAN=fuzzer-no-link,address,undefined DEBUG=1 fuzz-run
+
+.PHONY: fuzz-run
+fuzz-run: $(FUZZ_BIN)
+	@for f in $(FUZZ_BIN:$(BUILD)/fuzz_%=%); do \
+	    mkdir -p $(BUILD)/corpus/$$f; \
+	    $(BUILD)/fuzz_$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -max_len=8192 \
+	        -print_final_stats=1 -artifact_prefix=$(BUILD)/$$f- $(BUILD)/corpus/$$f tests/fuzz/corpus/$$f \
+	        >$(BUILD)/$$f.log 2>&1 || { tail -60 $(BUILD)/$$f.log; exit 1; }; \
+	    echo "fuzz_$$f: `sed -n 's/stat::number_of_executed_units: *//p' $(BUILD)/$$f.log` runs, no findings"; done
+
 format: ## clang-format the sources
 	clang-format -i $(shell git ls-files '*.c' '*.h')
 

@@ -10,7 +10,7 @@
 #include "runtime/config_read.h"
 
 #define SUPPORTED "supported: llama, mistral, qwen2 and qwen3 targets, dflash drafters"
-#define FIELD(m) offsetof(dg_config, m)
+#define FIELD(m)  offsetof(dg_config, m)
 
 const dg_config_field dg_config_fields[DG_CONFIG_FIELDS] = {
     {"vocab_size", NULL, FIELD(vocab_size), 1 << 26, true},
@@ -67,8 +67,8 @@ static const struct {
 dg_status dg_config_refuse(const char *path, const char *arch) {
     for (size_t i = 0; i < sizeof relative / sizeof *relative; i++)
         if (strcasestr(arch, relative[i].part))
-            DG_FAIL(DG_ERR_UNSUPPORTED, "%s: architecture %.64s (%s) is not supported; " SUPPORTED, path, arch,
-                    relative[i].what);
+            DG_FAIL(DG_ERR_UNSUPPORTED, "%s: architecture %.64s (%s) is not supported; " SUPPORTED, path,
+                    arch, relative[i].what);
     DG_FAIL(DG_ERR_UNSUPPORTED, "%s: architecture %.64s is not supported; " SUPPORTED, path, arch);
 }
 
@@ -129,11 +129,13 @@ void dg_config_init(dg_config *c) {
 
 dg_status dg_config_add_stop(const char *path, dg_config *c, int64_t id) {
     if (id < 0) return DG_OK;
-    DG_CHECK(id < c->vocab_size, DG_ERR_FORMAT, "%s: end-of-text id: expected less than the vocabulary's %d, found %lld",
-             path, c->vocab_size, (long long)id);
+    DG_CHECK(id < c->vocab_size, DG_ERR_FORMAT,
+             "%s: end-of-text id: expected less than the vocabulary's %d, found %lld", path, c->vocab_size,
+             (long long)id);
     for (int32_t i = 0; i < c->n_stop; i++)
         if (c->stop[i] == id) return DG_OK;
-    DG_CHECK(c->n_stop < DG_MAX_STOPS, DG_ERR_FORMAT, "%s: end-of-text ids: expected at most %d", path, DG_MAX_STOPS);
+    DG_CHECK(c->n_stop < DG_MAX_STOPS, DG_ERR_FORMAT, "%s: end-of-text ids: expected at most %d", path,
+             DG_MAX_STOPS);
     c->stop[c->n_stop++] = (int32_t)id;
     return DG_OK;
 }
@@ -160,16 +162,19 @@ dg_status dg_config_finish(const char *path, dg_config *c) {
     if (!c->head_dim && (c->arch == DG_ARCH_QWEN3 || c->arch == DG_ARCH_DFLASH)) c->head_dim = 128;
     if (!c->head_dim) {
         DG_CHECK(c->hidden_size % c->n_head == 0, DG_ERR_FORMAT,
-                 "%s: head_dim is absent: expected hidden_size to be a multiple of the %d heads, found %d", path,
-                 c->n_head, c->hidden_size);
+                 "%s: head_dim is absent: expected hidden_size to be a multiple of the %d heads, found %d",
+                 path, c->n_head, c->hidden_size);
         c->head_dim = c->hidden_size / c->n_head;
     }
-    DG_CHECK(c->head_dim % 2 == 0, DG_ERR_FORMAT, "%s: head_dim: expected an even number, found %d", path, c->head_dim);
+    DG_CHECK(c->head_dim % 2 == 0, DG_ERR_FORMAT, "%s: head_dim: expected an even number, found %d", path,
+             c->head_dim);
     DG_CHECK(c->n_head % c->n_kv_head == 0, DG_ERR_FORMAT,
-             "%s: key/value heads: expected a divisor of the %d heads, found %d", path, c->n_head, c->n_kv_head);
+             "%s: key/value heads: expected a divisor of the %d heads, found %d", path, c->n_head,
+             c->n_kv_head);
     if (!c->rope_original) c->rope_original = c->max_position;
     DG_CHECK(c->bos < c->vocab_size, DG_ERR_FORMAT,
-             "%s: begin-of-text id: expected less than the vocabulary's %d, found %d", path, c->vocab_size, c->bos);
+             "%s: begin-of-text id: expected less than the vocabulary's %d, found %d", path, c->vocab_size,
+             c->bos);
     return finish_dflash(path, c);
 }
 
@@ -196,11 +201,12 @@ static double llama3_freq(const dg_config *c, double freq) {
     return (1 - keep) * freq / factor + keep * freq;
 }
 
-/* YaRN (arXiv 2309.00071, section 3.2): the dimension at which a frequency makes `turns` turns in the original
- * context. */
+/* YaRN (arXiv 2309.00071, section 3.2): the dimension at which a frequency makes `turns` turns in the
+ * original context. */
 static double yarn_dim(const dg_config *c, double turns) {
     const double pi = 3.14159265358979323846;
-    return (double)c->head_dim * log((double)c->rope_original / (turns * 2 * pi)) / (2 * log((double)c->rope_theta));
+    return (double)c->head_dim * log((double)c->rope_original / (turns * 2 * pi)) /
+           (2 * log((double)c->rope_theta));
 }
 
 static double yarn_freq(const dg_config *c, double freq, int32_t i) {
@@ -221,13 +227,16 @@ void dg_config_rope(const dg_config *c, const float *factors, float *inv_freq, f
         case DG_ROPE_LINEAR: freq /= (double)c->rope_factor; break;
         case DG_ROPE_LLAMA3: freq = llama3_freq(c, freq); break;
         case DG_ROPE_YARN: freq = yarn_freq(c, freq, i); break;
-        case DG_ROPE_FREQ_FACTORS: assert(factors); freq /= (double)factors[i]; break;
+        case DG_ROPE_FREQ_FACTORS:
+            assert(factors);
+            freq /= (double)factors[i];
+            break;
         }
         inv_freq[i] = (float)freq;
     }
     *mscale = 1;
     if (c->rope_scaling != DG_ROPE_YARN) return;
-    *mscale = c->yarn_attn_factor > 0    ? c->yarn_attn_factor
-              : c->rope_factor > 1 ? (float)(0.1 * log((double)c->rope_factor) + 1)
-                                   : 1;
+    *mscale = c->yarn_attn_factor > 0 ? c->yarn_attn_factor
+              : c->rope_factor > 1    ? (float)(0.1 * log((double)c->rope_factor) + 1)
+                                      : 1;
 }

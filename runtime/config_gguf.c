@@ -38,9 +38,10 @@ static dg_status get_int(const source *s, const char *name, int64_t lo, int64_t 
     const int64_t n = dg_meta_int(m, 0);
     for (uint64_t i = 1; i < m->n; i++)
         DG_CHECK(dg_meta_int(m, i) == n, DG_ERR_UNSUPPORTED,
-                 "%s: key %s.%s: values that differ between layers are not supported", s->f->path, s->arch, name);
-    DG_CHECK(n >= lo && n <= hi, DG_ERR_FORMAT, "%s: key %s.%s: expected %lld to %lld, found %lld", s->f->path, s->arch,
-             name, (long long)lo, (long long)hi, (long long)n);
+                 "%s: key %s.%s: values that differ between layers are not supported", s->f->path, s->arch,
+                 name);
+    DG_CHECK(n >= lo && n <= hi, DG_ERR_FORMAT, "%s: key %s.%s: expected %lld to %lld, found %lld",
+             s->f->path, s->arch, name, (long long)lo, (long long)hi, (long long)n);
     *v = (int32_t)n;
     return DG_OK;
 }
@@ -51,7 +52,8 @@ static dg_status get_float(const source *s, const char *name, double lo, double 
     dg_status st = DG_OK;
     key_of(s, name, key);
     if (!dg_meta_f64(s->f, key, &d, &st)) return st;
-    DG_CHECK(d >= lo && d <= hi, DG_ERR_FORMAT, "%s: key %s: expected %g to %g, found %g", s->f->path, key, lo, hi, d);
+    DG_CHECK(d >= lo && d <= hi, DG_ERR_FORMAT, "%s: key %s: expected %g to %g, found %g", s->f->path, key,
+             lo, hi, d);
     *v = (float)d;
     return DG_OK;
 }
@@ -87,7 +89,8 @@ static const struct {
 static dg_status check_foreign(const source *s) {
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
         const dg_meta *m = find(s, foreign[i].key);
-        if (!m || (m->type != DG_META_STRING && m->n == 1 && dg_meta_number(m, 0) == foreign[i].neutral)) continue;
+        if (!m || (m->type != DG_META_STRING && m->n == 1 && dg_meta_number(m, 0) == foreign[i].neutral))
+            continue;
         char key[KEY_MAX];
         key_of(s, foreign[i].key, key);
         return dg_config_lacks(s->f->path, foreign[i].what, key);
@@ -97,7 +100,7 @@ static dg_status check_foreign(const source *s) {
 
 /* A target with a scale on its embedding or logits is another model than the one its name says. */
 static dg_status check_scales(const source *s, const dg_config *c) {
-    const char *shown = c->embedding_scale != 1 ? "embedding_scale"
+    const char *shown = c->embedding_scale != 1     ? "embedding_scale"
                         : c->output_multiplier != 1 ? "logit_scale"
                         : c->logit_softcap != 0     ? "final_logit_softcapping"
                                                     : NULL;
@@ -131,8 +134,8 @@ static dg_status read_vocab(const source *s, dg_config *c) {
     const int32_t max = dg_config_fields[0].max;
     DG_TRY(get_int(s, "vocab_size", 1, max, &c->vocab_size));
     if (embed) {
-        DG_CHECK(embed->n_dim == 2, DG_ERR_FORMAT, "%s: tensor token_embd.weight: expected 2 dimensions, found %d",
-                 s->f->path, embed->n_dim);
+        DG_CHECK(embed->n_dim == 2, DG_ERR_FORMAT,
+                 "%s: tensor token_embd.weight: expected 2 dimensions, found %d", s->f->path, embed->n_dim);
         DG_CHECK(!c->vocab_size || c->vocab_size == embed->dim[0], DG_ERR_FORMAT,
                  "%s: tensor token_embd.weight: expected the %d rows of vocab_size, found %lld", s->f->path,
                  c->vocab_size, (long long)embed->dim[0]);
@@ -142,8 +145,8 @@ static dg_status read_vocab(const source *s, dg_config *c) {
         c->vocab_size = (int32_t)embed->dim[0];
     }
     if (!tokens) {
-        DG_CHECK(c->vocab_size, DG_ERR_FORMAT, "%s: expected tokenizer.ggml.tokens or token_embd.weight, found neither",
-                 s->f->path);
+        DG_CHECK(c->vocab_size, DG_ERR_FORMAT,
+                 "%s: expected tokenizer.ggml.tokens or token_embd.weight, found neither", s->f->path);
         return DG_OK;
     }
     DG_CHECK(tokens->type == DG_META_STRING && tokens->n >= 1 && tokens->n <= (uint64_t)max, DG_ERR_FORMAT,
@@ -162,8 +165,8 @@ static dg_status read_sizes(const source *s, dg_config *c) {
         int32_t *v = (int32_t *)((char *)c + row->offset);
         if (!row->gguf) continue;
         DG_TRY(get_int(s, row->gguf, 1, row->max, v));
-        DG_CHECK(*v || !row->need, DG_ERR_FORMAT, "%s: key %s.%s: expected 1 to %d, found nothing", s->f->path, s->arch,
-                 row->gguf, row->max);
+        DG_CHECK(*v || !row->need, DG_ERR_FORMAT, "%s: key %s.%s: expected 1 to %d, found nothing",
+                 s->f->path, s->arch, row->gguf, row->max);
     }
     /* llama.cpp, unlike Hugging Face's classes, has one default for all */
     if (!c->head_dim && c->hidden_size % c->n_head == 0) c->head_dim = c->hidden_size / c->n_head;
@@ -171,11 +174,12 @@ static dg_status read_sizes(const source *s, dg_config *c) {
     DG_TRY(get_int(s, "attention.value_length", 1, 1 << 12, &value));
     DG_TRY(get_int(s, "rope.dimension_count", 1, 1 << 12, &rotated));
     DG_CHECK(value == c->head_dim, DG_ERR_UNSUPPORTED,
-             "%s: key %s.attention.value_length: expected that of the keys, %d, found %d", s->f->path, s->arch,
-             c->head_dim, value);
-    DG_CHECK(rotated == c->head_dim, DG_ERR_UNSUPPORTED,
-             "%s: key %s.rope.dimension_count: expected the whole head, %d, found %d (partial rotary embedding)",
-             s->f->path, s->arch, c->head_dim, rotated);
+             "%s: key %s.attention.value_length: expected that of the keys, %d, found %d", s->f->path,
+             s->arch, c->head_dim, value);
+    DG_CHECK(
+        rotated == c->head_dim, DG_ERR_UNSUPPORTED,
+        "%s: key %s.rope.dimension_count: expected the whole head, %d, found %d (partial rotary embedding)",
+        s->f->path, s->arch, c->head_dim, rotated);
     return get_float(s, "attention.layer_norm_rms_epsilon", 0, 1, &c->rms_norm_eps);
 }
 
@@ -204,13 +208,15 @@ static dg_status read_freqs(const source *s, dg_config *c) {
     if (c->rope_scaling != DG_ROPE_NONE)
         return dg_config_lacks(s->f->path, "two rope scalings at once", "tensor rope_freqs.weight");
     DG_CHECK(t->dtype == DG_F32 && t->n_dim == 1 && t->dim[0] == c->head_dim / 2, DG_ERR_FORMAT,
-             "%s: tensor rope_freqs.weight: expected f32 [%d], found %s [%lld]%s", s->f->path, c->head_dim / 2,
-             dg_dtype_get(t->dtype)->name, t->n_dim ? (long long)t->dim[0] : 1LL, t->n_dim > 1 ? "..." : "");
+             "%s: tensor rope_freqs.weight: expected f32 [%d], found %s [%lld]%s", s->f->path,
+             c->head_dim / 2, dg_dtype_get(t->dtype)->name, t->n_dim ? (long long)t->dim[0] : 1LL,
+             t->n_dim > 1 ? "..." : "");
     for (int32_t i = 0; i < c->head_dim / 2; i++) {
         float v;
         memcpy(&v, (const char *)t->data + 4 * (size_t)i, 4);
-        DG_CHECK(v > 0 && v < 1e30f, DG_ERR_FORMAT, "%s: tensor rope_freqs.weight[%d]: expected a positive number, found %g",
-                 s->f->path, i, (double)v);
+        DG_CHECK(v > 0 && v < 1e30f, DG_ERR_FORMAT,
+                 "%s: tensor rope_freqs.weight[%d]: expected a positive number, found %g", s->f->path, i,
+                 (double)v);
     }
     c->rope_scaling = DG_ROPE_FREQ_FACTORS;
     return DG_OK;
@@ -241,7 +247,8 @@ static dg_status read_rope(const source *s, dg_config *c) {
     DG_TRY(get_float(s, "rope.scaling.attn_factor", 0, 1e3, &attn));
     /* llama.cpp multiplies its own 0.1 ln(factor) + 1 with the key */
     if (attn > 0 && yarn)
-        c->yarn_attn_factor = attn * (c->rope_factor > 1 ? (float)(0.1 * log((double)c->rope_factor) + 1) : 1);
+        c->yarn_attn_factor =
+            attn * (c->rope_factor > 1 ? (float)(0.1 * log((double)c->rope_factor) + 1) : 1);
     return read_freqs(s, c);
 }
 
@@ -254,12 +261,15 @@ static dg_status read_windows(const source *s, dg_config *c) {
     int32_t window = 0;
     DG_TRY(get_int(s, "attention.sliding_window", 0, INT32_MAX, &window));
     if (window == 0) return DG_OK;
-    if (p && p->is_array && (p->type == DG_META_STRING || p->type == DG_META_F64 || p->n != (uint64_t)c->n_layer))
+    if (p && p->is_array &&
+        (p->type == DG_META_STRING || p->type == DG_META_F64 || p->n != (uint64_t)c->n_layer))
         return bad(s, "attention.sliding_window_pattern", "a boolean for each layer");
     if (p && !p->is_array && (!is_int(p) || dg_meta_int(p, 0) < 1))
         return bad(s, "attention.sliding_window_pattern", "a period or a boolean for each layer");
     for (int32_t i = 0; i < c->n_layer; i++) {
-        const bool on = !p ? true : p->is_array ? dg_meta_int(p, (uint64_t)i) != 0 : (i + 1) % dg_meta_int(p, 0) != 0;
+        const bool on = !p            ? true
+                        : p->is_array ? dg_meta_int(p, (uint64_t)i) != 0
+                                      : (i + 1) % dg_meta_int(p, 0) != 0;
         if (on) c->window[i] = window;
     }
     return DG_OK;
@@ -270,7 +280,8 @@ static dg_status read_windows(const source *s, dg_config *c) {
 static dg_status read_mask(const source *s, dg_config *c) {
     dg_status st = DG_OK;
     uint64_t id;
-    if (dg_meta_u64(s->f, "tokenizer.ggml.mask_token_id", &id, &st)) c->mask_token_id = id > INT32_MAX ? INT32_MAX : (int32_t)id;
+    if (dg_meta_u64(s->f, "tokenizer.ggml.mask_token_id", &id, &st))
+        c->mask_token_id = id > INT32_MAX ? INT32_MAX : (int32_t)id;
     DG_TRY(st);
     return get_int(s, "mask_token_id", 0, INT32_MAX, &c->mask_token_id);
 }

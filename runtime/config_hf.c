@@ -1,5 +1,6 @@
-/* config.json of Hugging Face directories, in the spelling of transformers 4 and 5, of z-lab's DFlash drafters
- * and of speculators exports. Keys that would change the mathematics and are not understood are refused. */
+/* config.json of Hugging Face directories, in the spelling of transformers 4 and 5, of z-lab's DFlash
+ * drafters and of speculators exports. Keys that would change the mathematics and are not understood are
+ * refused. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,8 +20,8 @@ static const json_t *field(const source *s, const char *key) {
 }
 
 static dg_status mistyped(const source *s, const char *key, const char *expected, const json_t *found) {
-    static const char *const type[] = {"an object", "an array", "a string", "an integer", "a real", "true", "false",
-                                       "null"};
+    static const char *const type[] = {"an object", "an array", "a string", "an integer",
+                                       "a real",    "true",     "false",    "null"};
     DG_FAIL(DG_ERR_FORMAT, "%s: %s%s: expected %s, found %s", s->path, s->place, key, expected,
             found ? type[json_typeof(found)] : "nothing");
 }
@@ -31,8 +32,8 @@ static dg_status get_int(const source *s, const char *key, int64_t lo, int64_t h
     if (!j) return DG_OK;
     if (!json_is_integer(j)) return mistyped(s, key, "an integer", j);
     const int64_t n = json_integer_value(j);
-    DG_CHECK(n >= lo && n <= hi, DG_ERR_FORMAT, "%s: %s%s: expected %lld to %lld, found %lld", s->path, s->place, key,
-             (long long)lo, (long long)hi, (long long)n);
+    DG_CHECK(n >= lo && n <= hi, DG_ERR_FORMAT, "%s: %s%s: expected %lld to %lld, found %lld", s->path,
+             s->place, key, (long long)lo, (long long)hi, (long long)n);
     *v = (int32_t)n;
     return DG_OK;
 }
@@ -42,8 +43,8 @@ static dg_status get_float(const source *s, const char *key, double lo, double h
     if (!j) return DG_OK;
     if (!json_is_number(j)) return mistyped(s, key, "a number", j);
     const double d = json_number_value(j);
-    DG_CHECK(d >= lo && d <= hi, DG_ERR_FORMAT, "%s: %s%s: expected %g to %g, found %g", s->path, s->place, key, lo, hi,
-             d);
+    DG_CHECK(d >= lo && d <= hi, DG_ERR_FORMAT, "%s: %s%s: expected %g to %g, found %g", s->path, s->place,
+             key, lo, hi, d);
     *v = (float)d;
     return DG_OK;
 }
@@ -74,7 +75,7 @@ static dg_status get_object(const source *s, const char *key, const char *place,
 
 /* ---- what is refused -------------------------------------------------------------------------- */
 
-/* UNSUPPORTED if one of the keys says anything but "no": null, false, 0, "", [] and the neutral value pass. */
+/* A key of something that is not supported, unless its value is null, false, "", [] or the neutral number. */
 typedef struct foreign_key {
     const char *key, *what;
     double neutral;
@@ -83,7 +84,8 @@ typedef struct foreign_key {
 static dg_status check_foreign(const source *s, const foreign_key *k, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const json_t *v = field(s, k[i].key);
-        const bool no = !v || json_is_false(v) || (json_is_number(v) && json_number_value(v) == k[i].neutral) ||
+        const bool no = !v || json_is_false(v) ||
+                        (json_is_number(v) && json_number_value(v) == k[i].neutral) ||
                         (json_is_string(v) && json_string_length(v) == 0) ||
                         (json_is_array(v) && json_array_size(v) == 0);
         if (no) continue;
@@ -136,8 +138,8 @@ static dg_status read_sizes(const source *s, dg_config *c) {
         const dg_config_field *row = &dg_config_fields[i];
         int32_t *v = (int32_t *)((char *)c + row->offset);
         DG_TRY(get_int(s, row->hf, 1, row->max, v));
-        DG_CHECK(*v || !row->need, DG_ERR_FORMAT, "%s: %s%s: expected 1 to %d, found nothing", s->path, s->place,
-                 row->hf, row->max);
+        DG_CHECK(*v || !row->need, DG_ERR_FORMAT, "%s: %s%s: expected 1 to %d, found nothing", s->path,
+                 s->place, row->hf, row->max);
     }
     const char *act = "silu";
     DG_TRY(get_string(s, "hidden_act", &act));
@@ -194,7 +196,8 @@ static dg_status read_scaling(const source *s, dg_config *c) {
     c->rope_factor = 0;
     DG_TRY(get_float(s, "factor", 0, 1e6, &c->rope_factor));
     DG_TRY(get_int(s, "original_max_position_embeddings", 1, 1 << 30, &c->rope_original));
-    if (c->rope_factor == 0 && c->rope_original) c->rope_factor = (float)c->max_position / (float)c->rope_original;
+    if (c->rope_factor == 0 && c->rope_original)
+        c->rope_factor = (float)c->max_position / (float)c->rope_original;
     DG_TRY(need_above(s, "factor", c->rope_factor));
     if (strcmp(type, "linear") == 0) {
         c->rope_scaling = DG_ROPE_LINEAR;
@@ -205,8 +208,8 @@ static dg_status read_scaling(const source *s, dg_config *c) {
         return read_yarn(s, c);
     }
     DG_CHECK(strcmp(type, "llama3") == 0, DG_ERR_UNSUPPORTED,
-             "%s: %srope_type: %.32s is not supported; supported: default, linear, llama3, yarn", s->path, s->place,
-             type);
+             "%s: %srope_type: %.32s is not supported; supported: default, linear, llama3, yarn", s->path,
+             s->place, type);
     c->rope_scaling = DG_ROPE_LLAMA3;
     c->rope_low_freq = c->rope_high_freq = -1;
     DG_TRY(get_float(s, "low_freq_factor", 0, 1e6, &c->rope_low_freq));
@@ -219,7 +222,8 @@ static dg_status read_scaling(const source *s, dg_config *c) {
     return DG_OK;
 }
 
-/* transformers 5: rope_parameters holds theta and scaling; 4: rope_theta and rope_scaling at the top. */
+/* transformers 5: rope_parameters holds theta and scaling; 4: rope_theta and rope_scaling at the top. A file
+ * may have both when a tool added the scaling to a newer one; then that counts, as in transformers. */
 static dg_status read_rope(const source *s, dg_config *c) {
     source five = {0}, four = {0};
     float theta5 = 0, theta4 = 0;
@@ -233,8 +237,11 @@ static dg_status read_rope(const source *s, dg_config *c) {
     if (theta5 > 0 || theta4 > 0) c->rope_theta = theta5 > 0 ? theta5 : theta4;
     if (json_is_object(json_object_get(five.obj, "full_attention")) ||
         json_is_object(json_object_get(five.obj, "sliding_attention")))
-        return dg_config_lacks(s->path, "rope that depends on the layer's type", "config.json: rope_parameters");
-    DG_TRY(read_scaling(five.obj ? &five : &four, c));
+        return dg_config_lacks(s->path, "rope that depends on the layer's type",
+                               "config.json: rope_parameters");
+    static const foreign_key partial[] = {{"partial_rotary_factor", "a partial rotary embedding", 1}};
+    DG_TRY(check_foreign(&five, partial, 1));
+    DG_TRY(read_scaling(json_object_size(four.obj) > 0 ? &four : &five, c));
 
     bool interleaved = false, neox = true;
     DG_TRY(get_bool(s, "rope_interleaved", &interleaved));
@@ -258,9 +265,11 @@ static dg_status read_layer_types(const source *s, const dg_config *c, bool *sli
         const char *t = json_string_value(json_array_get(types, (size_t)i));
         DG_CHECK(t, DG_ERR_FORMAT, "%s: %slayer_types[%d]: expected a string", s->path, s->place, i);
         sliding[i] = strcmp(t, "sliding_attention") == 0;
-        DG_CHECK(sliding[i] || strcmp(t, "full_attention") == 0, DG_ERR_UNSUPPORTED,
-                 "%s: %slayer_types[%d]: %.32s is not supported; supported: full_attention, sliding_attention "
-                 "(no hybrid or recurrent layers)", s->path, s->place, i, t);
+        DG_CHECK(
+            sliding[i] || strcmp(t, "full_attention") == 0, DG_ERR_UNSUPPORTED,
+            "%s: %slayer_types[%d]: %.32s is not supported; supported: full_attention, sliding_attention "
+            "(no hybrid or recurrent layers)",
+            s->path, s->place, i, t);
     }
     return DG_OK;
 }
@@ -278,7 +287,8 @@ static dg_status read_windows(const source *s, dg_config *c) {
         DG_TRY(get_int(s, "max_window_layers", 0, INT32_MAX, &first));
         if (c->arch == DG_ARCH_DFLASH && typed) use = true;
     }
-    if (!json_object_get(s->obj, "sliding_window") && use) window = 4096; /* the classes' default; null is none */
+    if (!json_object_get(s->obj, "sliding_window") && use)
+        window = 4096; /* the classes' default; null is none */
     if (!use || window == 0) return DG_OK;
     for (int32_t i = 0; i < c->n_layer; i++) {
         const bool on = typed ? sliding[i] : qwen ? i >= first : true;
@@ -304,31 +314,35 @@ static dg_status read_taps(const source *s, const char *key, int64_t shift, dg_c
     const json_t *ids = field(s, key);
     if (!json_is_array(ids)) return mistyped(s, key, "an array of layer ids", ids);
     const size_t n = json_array_size(ids);
-    DG_CHECK(n >= 1 && n <= DG_MAX_TAPS, DG_ERR_FORMAT, "%s: %s%s: expected 1 to %d ids, found %zu", s->path, s->place,
-             key, DG_MAX_TAPS, n);
+    DG_CHECK(n >= 1 && n <= DG_MAX_TAPS, DG_ERR_FORMAT, "%s: %s%s: expected 1 to %d ids, found %zu", s->path,
+             s->place, key, DG_MAX_TAPS, n);
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(ids, i);
         DG_CHECK(json_is_integer(id) && json_integer_value(id) + shift >= 0 &&
-                     json_integer_value(id) + shift < DG_MAX_LAYERS, DG_ERR_FORMAT,
-                 "%s: %s%s[%zu]: expected an integer from %lld to %lld", s->path, s->place, key, i,
-                 (long long)-shift, (long long)DG_MAX_LAYERS - 1 - shift);
+                     json_integer_value(id) + shift < DG_MAX_LAYERS,
+                 DG_ERR_FORMAT, "%s: %s%s[%zu]: expected an integer from %lld to %lld", s->path, s->place,
+                 key, i, (long long)-shift, (long long)DG_MAX_LAYERS - 1 - shift);
         c->tap[i] = (int32_t)(json_integer_value(id) + shift);
     }
     c->n_tap = (int32_t)n;
     return DG_OK;
 }
 
-/* Sliding layers are causal inside the block and full ones are not, unless the file says so for all. */
+/* Sliding layers are causal inside the block and full ones are not, unless the file says so for all. use_swa
+ * makes layers that are all declared full slide, and leaves them non-causal. */
 static dg_status read_causal(const source *nested, const source *top, dg_config *c) {
-    bool all = false, swa = false;
+    bool all = false, swa = false, slides = false;
     int32_t window = 0;
-    for (int32_t i = 0; i < c->n_layer; i++) c->causal[i] = c->window[i] > 0;
+    for (int32_t i = 0; i < c->n_layer; i++) {
+        c->causal[i] = c->window[i] > 0;
+        slides = slides || c->causal[i];
+    }
     DG_TRY(get_bool(nested, "use_swa", &swa));
     DG_TRY(get_int(nested, "swa_window_size", 1, INT32_MAX, &window));
-    if (swa) {
-        DG_CHECK(window > 0, DG_ERR_FORMAT, "%s: %sswa_window_size: expected 1 or more, found nothing", nested->path,
-                 nested->place);
-        for (int32_t i = 0; i < c->n_layer; i++) c->window[i] = window, c->causal[i] = false;
+    if (swa && !slides) {
+        DG_CHECK(window > 0, DG_ERR_FORMAT, "%s: %sswa_window_size: expected 1 or more, found nothing",
+                 nested->path, nested->place);
+        for (int32_t i = 0; i < c->n_layer; i++) c->window[i] = window;
     }
     const bool told = field(top, "is_causal") || field(nested, "causal");
     DG_TRY(get_bool(nested, "causal", &all));
@@ -360,8 +374,8 @@ static dg_status read_dflash(const source *top, dg_config *c) {
     return read_causal(&nested, top, c);
 }
 
-/* speculators: the body under transformer_layer_config, and feature layers counted as inputs, so one more than
- * the layer whose output they are. */
+/* speculators: the body under transformer_layer_config, and feature layers counted as inputs, so one more
+ * than the layer whose output they are. */
 static dg_status read_speculators(const source *top, dg_config *c) {
     const char *type = "";
     source body = {0};
@@ -396,13 +410,16 @@ static dg_status read_arch(const source *s, dg_config *c) {
     static const struct {
         const char *name;
         dg_arch arch;
-    } known[] = {{"llama", DG_ARCH_LLAMA}, {"mistral", DG_ARCH_MISTRAL}, {"qwen2", DG_ARCH_QWEN2},
+    } known[] = {{"llama", DG_ARCH_LLAMA},
+                 {"mistral", DG_ARCH_MISTRAL},
+                 {"qwen2", DG_ARCH_QWEN2},
                  {"qwen3", DG_ARCH_QWEN3}};
     const char *type = NULL;
     const json_t *list = field(s, "architectures");
     const char *cls = json_string_value(json_array_get(list, 0));
     DG_TRY(get_string(s, "model_type", &type));
-    DG_CHECK(type || cls, DG_ERR_FORMAT, "%s: %smodel_type: expected a string, found nothing", s->path, s->place);
+    DG_CHECK(type || cls, DG_ERR_FORMAT, "%s: %smodel_type: expected a string, found nothing", s->path,
+             s->place);
 
     const bool draft = (cls && strcmp(cls, "DFlashDraftModel") == 0) || (!cls && field(s, "dflash_config"));
     snprintf(c->arch_name, sizeof c->arch_name, "%s", draft ? "DFlashDraftModel" : type ? type : cls);
@@ -426,7 +443,8 @@ static dg_status read_body(const source *s, dg_config *c) {
     if (c->arch != DG_ARCH_DFLASH) DG_TRY(check_foreign(s, body_keys, sizeof body_keys / sizeof *body_keys));
     DG_TRY(read_sizes(s, c));
     c->qk_norm = c->arch == DG_ARCH_QWEN3 || c->arch == DG_ARCH_DFLASH;
-    if (c->arch == DG_ARCH_QWEN2) c->qkv_bias = true;
+    if (c->arch == DG_ARCH_QWEN2)
+        c->qkv_bias = true;
     else if (c->arch != DG_ARCH_MISTRAL) {
         DG_TRY(get_bool(s, "attention_bias", &c->qkv_bias));
         c->o_bias = c->qkv_bias;

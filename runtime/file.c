@@ -18,10 +18,10 @@
 #include "runtime/mem.h"
 
 enum {
-    JSON_DEPTH = 64,           /* Hugging Face files need about 8 */
-    JSON_GROWTH = 8,           /* bytes of tree for a byte of text: 4 to 15 on tokenizer.json files */
-    CONFIG_BYTES = 16 << 20,   /* config.json with an inlined quantisation table stays far below */
-    DIM_MAX = INT32_MAX        /* dg_mat counts rows and columns in int32 */
+    JSON_DEPTH = 64,         /* Hugging Face files need about 8 */
+    JSON_GROWTH = 8,         /* bytes of tree for a byte of text: 4 to 15 on tokenizer.json files */
+    CONFIG_BYTES = 16 << 20, /* config.json with an inlined quantisation table stays far below */
+    DIM_MAX = INT32_MAX      /* dg_mat counts rows and columns in int32 */
 };
 
 /* ---- reading ---------------------------------------------------------------------------------- */
@@ -45,7 +45,8 @@ static dg_status read_all(int fd, const char *path, char *buf, size_t size) {
         const ssize_t n = read(fd, buf + at, size - at);
         if (n < 0 && errno == EINTR) continue;
         DG_CHECK(n >= 0, DG_ERR_IO, "%s: %s", path, strerror(errno));
-        DG_CHECK(n > 0, DG_ERR_IO, "%s: shrank while it was read: expected %zu bytes, found %zu", path, size, at);
+        DG_CHECK(n > 0, DG_ERR_IO, "%s: shrank while it was read: expected %zu bytes, found %zu", path, size,
+                 at);
         at += (size_t)n;
     }
     return DG_OK;
@@ -88,30 +89,37 @@ static dg_status json_scan(const char *what, const char *text, size_t len, bool 
     for (size_t i = 0; i < len; i++) {
         const char c = text[i];
         if (in_string) {
-            if (c == '\\') i++;
-            else if (c == '"') in_string = false;
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
             continue;
         }
         digits = isdigit((unsigned char)c) ? digits + 1 : 0;
         if (digits >= 20) *big = true;
-        if (c == '"') in_string = true;
-        else if (c == '}' || c == ']') depth--;
+        if (c == '"')
+            in_string = true;
+        else if (c == '}' || c == ']')
+            depth--;
         else if (c == '{' || c == '[') {
             depth++;
-            DG_CHECK(depth <= JSON_DEPTH, DG_ERR_FORMAT, "%s: nested deeper than %d at byte %zu", what, JSON_DEPTH, i);
+            DG_CHECK(depth <= JSON_DEPTH, DG_ERR_FORMAT, "%s: nested deeper than %d at byte %zu", what,
+                     JSON_DEPTH, i);
         }
     }
     return DG_OK;
 }
 
-/* Rewrites integers of 20 to 100 digits as reals of the same length (123…789 as 1.23…e29). Tokenizer
- * configurations of transformers write "no limit" as 1000000000000000019884624838656, where jansson gives up. */
+/* Rewrites integers of 20 to 100 digits as reals of the same length (123…789 as 1.23…e29). Tokenizer files of
+ * transformers write "no limit" as 1000000000000000019884624838656, where jansson gives up. */
 static void json_soften(char *text, size_t len) {
     bool in_string = false;
     for (size_t i = 0; i < len; i++) {
         if (in_string) {
-            if (text[i] == '\\') i++;
-            else if (text[i] == '"') in_string = false;
+            if (text[i] == '\\')
+                i++;
+            else if (text[i] == '"')
+                in_string = false;
             continue;
         }
         if (text[i] == '"') in_string = true;
@@ -136,8 +144,8 @@ dg_status dg_json_parse(const char *what, const char *text, size_t len, json_t *
     bool big = false;
     char *copy = NULL;
     DG_TRY(json_scan(what, text, len, &big));
-    /* jansson keeps malloc: its lexer ends the process when an allocation fails (2.14, lex_unget_unsave). So ask
-     * beforehand for about what the tree will take. */
+    /* jansson keeps malloc: its lexer ends the process when an allocation fails (2.14, lex_unget_unsave). So
+     * ask beforehand for about what the tree will take. */
     void *probe = dg_mem_alloc(dg_mem_mul(len, JSON_GROWTH));
     DG_CHECK(probe, DG_ERR_MEMORY, "%s: no memory to parse %zu bytes", what, len);
     dg_mem_free(probe);
@@ -266,8 +274,8 @@ dg_status dg_tensor_measure(const char *path, dg_file_tensor *t) {
     }
     const int64_t row = t->n_dim ? t->dim[t->n_dim - 1] : 1;
     DG_CHECK(row % info->block_len == 0, DG_ERR_FORMAT,
-             "%s: tensor %s: rows of %s: expected a multiple of %d elements, found %lld", path, t->name, info->name,
-             info->block_len, (long long)row);
+             "%s: tensor %s: rows of %s: expected a multiple of %d elements, found %lld", path, t->name,
+             info->name, info->block_len, (long long)row);
     t->size = dg_dtype_bytes(t->dtype, n);
     return DG_OK;
 }
@@ -282,9 +290,10 @@ dg_status dg_tensor_layout(const char *path, dg_file_tensor *t, size_t n, const 
     if (n > 1) qsort(t, n, sizeof *t, by_address);
     for (size_t i = 1; i < n; i++) {
         const uint8_t *end = (const uint8_t *)t[i - 1].data + t[i - 1].size, *next = t[i].data;
-        DG_CHECK(next >= end, DG_ERR_FORMAT,
-                 "%s: tensors %s and %s overlap: expected the second to begin at byte %zu or later, found %zu", path,
-                 t[i - 1].name, t[i].name, (size_t)(end - base), (size_t)(next - base));
+        DG_CHECK(
+            next >= end, DG_ERR_FORMAT,
+            "%s: tensors %s and %s overlap: expected the second to begin at byte %zu or later, found %zu",
+            path, t[i - 1].name, t[i].name, (size_t)(end - base), (size_t)(next - base));
     }
     return DG_OK;
 }
@@ -305,8 +314,8 @@ dg_status dg_file_index(dg_file *f) {
     if (f->n_tensor > 1) qsort(f->tensor, f->n_tensor, sizeof *f->tensor, by_name);
     for (size_t i = 1; i < f->n_tensor; i++) {
         const dg_file_tensor *a = &f->tensor[i - 1], *b = &f->tensor[i];
-        DG_CHECK(strcmp(a->name, b->name) != 0, DG_ERR_FORMAT, "tensor %s occurs twice: in %s and in %s", a->name,
-                 mapping_of(f, a), mapping_of(f, b));
+        DG_CHECK(strcmp(a->name, b->name) != 0, DG_ERR_FORMAT, "tensor %s occurs twice: in %s and in %s",
+                 a->name, mapping_of(f, a), mapping_of(f, b));
     }
     return DG_OK;
 }
@@ -349,6 +358,6 @@ dg_status dg_file_open(const char *path, dg_file **out) {
     if (head[8] == '{') return dg_safetensors_open(path, out);
     DG_CHECK(memcmp(head, "PK", 2) != 0, DG_ERR_UNSUPPORTED,
              "%s: a PyTorch archive (it runs code when read); expected safetensors or GGUF", path);
-    DG_FAIL(DG_ERR_FORMAT, "%s: neither GGUF nor safetensors: %zu bytes, beginning with %02x %02x %02x %02x", path,
-            size, head[0], head[1], head[2], head[3]);
+    DG_FAIL(DG_ERR_FORMAT, "%s: neither GGUF nor safetensors: %zu bytes, beginning with %02x %02x %02x %02x",
+            path, size, head[0], head[1], head[2], head[3]);
 }

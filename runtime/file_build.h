@@ -33,8 +33,8 @@ dg_status dg_tensor_layout(const char *path, dg_file_tensor *t, size_t n, const 
 /* Sorts the tensors by name; FORMAT if a name occurs twice. */
 dg_status dg_file_index(dg_file *f);
 
-/* Reads and parses DIR/name, where DIR is f->path or, for a file, the folder it lies in. Absent: *out is NULL,
- * and that is an IO failure if required. The value must be an object. */
+/* Reads and parses DIR/name, where DIR is f->path or, for a file, the folder it lies in. Absent: *out is
+ * NULL, and that is an IO failure if required. The value must be an object. */
 dg_status dg_file_json(const dg_file *f, const char *name, bool required, json_t **out);
 
 /* FORMAT for a name that is empty or holds control characters (they would end up in messages). */

@@ -1,7 +1,7 @@
 /* The safetensors container: one file, or shards named by an index, with the config files beside them.
  *
- * A file is an 8-byte little-endian header length, a JSON object {name: {dtype, shape, data_offsets}}, and the
- * data, which the tensors fill without holes. */
+ * A file is an 8-byte little-endian header length, a JSON object {name: {dtype, shape, data_offsets}}, and
+ * the data, which the tensors fill without holes. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,18 +31,19 @@ static dg_status read_dtype(const char *path, const char *name, const json_t *en
         return DG_OK;
     }
     DG_FAIL(DG_ERR_UNSUPPORTED,
-            "%s: tensor %s: dtype %.32s is not supported; supported: F32, F16, BF16, F64, I8, I16, I32, I64, U8, BOOL",
+            "%s: tensor %s: dtype %.32s is not supported; supported: F32, F16, BF16, F64, I8, I16, I32, I64, "
+            "U8, BOOL",
             path, name, s);
 }
 
 /* An array of non-negative integers of at most max entries. */
-static dg_status read_sizes(const char *path, const char *name, const json_t *entry, const char *key, size_t max,
-                            int64_t *v, size_t *n) {
+static dg_status read_sizes(const char *path, const char *name, const json_t *entry, const char *key,
+                            size_t max, int64_t *v, size_t *n) {
     const json_t *a = json_object_get(entry, key);
     DG_CHECK(json_is_array(a), DG_ERR_FORMAT, "%s: tensor %s: %s: expected an array", path, name, key);
     *n = json_array_size(a);
-    DG_CHECK(*n <= max, DG_ERR_FORMAT, "%s: tensor %s: %s: expected at most %zu numbers, found %zu", path, name, key,
-             max, *n);
+    DG_CHECK(*n <= max, DG_ERR_FORMAT, "%s: tensor %s: %s: expected at most %zu numbers, found %zu", path,
+             name, key, max, *n);
     for (size_t i = 0; i < *n; i++) {
         const json_t *e = json_array_get(a, i);
         DG_CHECK(json_is_integer(e) && json_integer_value(e) >= 0, DG_ERR_FORMAT,
@@ -64,38 +65,43 @@ static dg_status read_entry(const char *path, const json_t *entry, const uint8_t
     DG_TRY(read_sizes(path, t->name, entry, "data_offsets", 2, range, &n));
     DG_CHECK(n == 2 && range[0] <= range[1], DG_ERR_FORMAT,
              "%s: tensor %s: data_offsets: expected begin and end in this order", path, t->name);
-    DG_CHECK((uint64_t)range[1] <= size, DG_ERR_FORMAT,
-             "%s: tensor %s: data_offsets: expected an end of at most %zu, found %lld (is the file complete?)", path,
-             t->name, size, (long long)range[1]);
+    DG_CHECK(
+        (uint64_t)range[1] <= size, DG_ERR_FORMAT,
+        "%s: tensor %s: data_offsets: expected an end of at most %zu, found %lld (is the file complete?)",
+        path, t->name, size, (long long)range[1]);
     DG_TRY(dg_tensor_measure(path, t));
     DG_CHECK((uint64_t)(range[1] - range[0]) == t->size, DG_ERR_FORMAT,
-             "%s: tensor %s: data_offsets: expected %zu bytes for its shape and dtype, found %lld", path, t->name,
-             t->size, (long long)(range[1] - range[0]));
+             "%s: tensor %s: data_offsets: expected %zu bytes for its shape and dtype, found %lld", path,
+             t->name, t->size, (long long)(range[1] - range[0]));
     t->data = data + range[0];
     return DG_OK;
 }
 
 /* The tensors fill the data from begin to end. */
-static dg_status check_filled(const char *path, dg_file_tensor *t, size_t n, const uint8_t *data, size_t size) {
+static dg_status check_filled(const char *path, dg_file_tensor *t, size_t n, const uint8_t *data,
+                              size_t size) {
     DG_TRY(dg_tensor_layout(path, t, n, data));
     const uint8_t *at = data;
     for (size_t i = 0; i < n; i++) {
-        DG_CHECK(t[i].data == at, DG_ERR_FORMAT, "%s: tensor %s: data_offsets: expected to begin at %zu, found %zu",
-                 path, t[i].name, (size_t)(at - data), (size_t)((const uint8_t *)t[i].data - data));
+        DG_CHECK(t[i].data == at, DG_ERR_FORMAT,
+                 "%s: tensor %s: data_offsets: expected to begin at %zu, found %zu", path, t[i].name,
+                 (size_t)(at - data), (size_t)((const uint8_t *)t[i].data - data));
         at += t[i].size;
     }
-    DG_CHECK(at == data + size, DG_ERR_FORMAT, "%s: expected %zu bytes of data after the header, found %zu", path,
-             (size_t)(at - data), size);
+    DG_CHECK(at == data + size, DG_ERR_FORMAT, "%s: expected %zu bytes of data after the header, found %zu",
+             path, (size_t)(at - data), size);
     return DG_OK;
 }
 
-static dg_status read_header(const char *path, const uint8_t *p, size_t size, json_t **out, const uint8_t **data) {
+static dg_status read_header(const char *path, const uint8_t *p, size_t size, json_t **out,
+                             const uint8_t **data) {
     uint64_t n = 0;
     DG_CHECK(size > 8, DG_ERR_FORMAT, "%s: expected a safetensors header, found %zu bytes", path, size);
     for (int i = 0; i < 8; i++) n |= (uint64_t)p[i] << (8 * i);
-    DG_CHECK(n <= HEADER_MAX && n <= size - 8, DG_ERR_FORMAT,
-             "%s: header length: expected at most %zu (the rest of the file, or the format's limit), found %llu", path,
-             size - 8 < HEADER_MAX ? size - 8 : (size_t)HEADER_MAX, (unsigned long long)n);
+    DG_CHECK(
+        n <= HEADER_MAX && n <= size - 8, DG_ERR_FORMAT,
+        "%s: header length: expected at most %zu (the rest of the file, or the format's limit), found %llu",
+        path, size - 8 < HEADER_MAX ? size - 8 : (size_t)HEADER_MAX, (unsigned long long)n);
     DG_TRY(dg_json_parse(path, (const char *)p + 8, (size_t)n, out));
     *data = p + 8 + n;
     return DG_OK;
@@ -134,7 +140,8 @@ static dg_status read_file(dg_file *f, const char *path) {
         st = read_entry(path, entry, data, size, t);
         if (st != DG_OK) goto out;
     }
-    if (f->n_tensor == first) st = dg_fail(DG_ERR_FORMAT, "%s: expected at least one tensor, found none", path);
+    if (f->n_tensor == first)
+        st = dg_fail(DG_ERR_FORMAT, "%s: expected at least one tensor, found none", path);
     if (st == DG_OK) st = check_filled(path, f->tensor + first, f->n_tensor - first, data, size);
 out:
     json_decref(header);
@@ -147,15 +154,17 @@ out:
 static dg_status list_shards(const char *path, json_t *weights, json_t *shards) {
     const char *name;
     json_t *entry;
-    DG_CHECK(json_object_size(weights) > 0, DG_ERR_FORMAT, "%s: weight_map: expected an object of file names", path);
+    DG_CHECK(json_object_size(weights) > 0, DG_ERR_FORMAT, "%s: weight_map: expected an object of file names",
+             path);
     json_object_foreach(weights, name, entry) {
         const char *shard = json_string_value(entry);
         DG_CHECK(shard && *shard && !strchr(shard, '/') && *shard != '.', DG_ERR_FORMAT,
-                 "%s: weight_map: %.64s: expected the name of a file in the same folder, found %.64s", path, name,
-                 shard ? shard : "no string");
+                 "%s: weight_map: %.64s: expected the name of a file in the same folder, found %.64s", path,
+                 name, shard ? shard : "no string");
         if (json_object_get(shards, shard)) continue;
         const size_t n = json_object_size(shards);
-        DG_CHECK(n < SHARDS_MAX, DG_ERR_FORMAT, "%s: weight_map: expected at most %d files", path, SHARDS_MAX);
+        DG_CHECK(n < SHARDS_MAX, DG_ERR_FORMAT, "%s: weight_map: expected at most %d files", path,
+                 SHARDS_MAX);
         DG_CHECK(json_object_set_new(shards, shard, json_integer((json_int_t)n)) == 0, DG_ERR_MEMORY,
                  "%s: no memory", path);
     }
@@ -191,7 +200,8 @@ static dg_status read_shards(dg_file *f, const char *index) {
     size_t len;
     json_t *root = NULL, *shards = json_object(), *entry;
     const char *name;
-    dg_status st = shards ? dg_file_slurp(index, INDEX_MAX, &text, &len) : dg_fail(DG_ERR_MEMORY, "%s: no memory", index);
+    dg_status st = shards ? dg_file_slurp(index, INDEX_MAX, &text, &len)
+                          : dg_fail(DG_ERR_MEMORY, "%s: no memory", index);
     if (st == DG_OK) st = dg_json_parse(index, text, len, &root);
     if (st != DG_OK) goto out;
     json_t *weights = json_object_get(root, "weight_map");
@@ -220,14 +230,18 @@ out:
 static dg_status read_directory(dg_file *f) {
     char *single = join(f->path, "model.safetensors"), *index = join(f->path, "model.safetensors.index.json");
     dg_status st = DG_OK;
-    if (!single || !index) st = dg_fail(DG_ERR_MEMORY, "%s: no memory", f->path);
+    if (!single || !index)
+        st = dg_fail(DG_ERR_MEMORY, "%s: no memory", f->path);
     else if (access(single, F_OK) == 0) {
         st = read_file(f, single);
         if (st == DG_OK) st = dg_file_index(f);
-    } else if (access(index, F_OK) == 0) st = read_shards(f, index);
+    } else if (access(index, F_OK) == 0)
+        st = read_shards(f, index);
     else
-        st = dg_fail(DG_ERR_IO, "%s: expected model.safetensors or model.safetensors.index.json in the folder, "
-                                "found neither", f->path);
+        st = dg_fail(DG_ERR_IO,
+                     "%s: expected model.safetensors or model.safetensors.index.json in the folder, "
+                     "found neither",
+                     f->path);
     dg_mem_free(single);
     dg_mem_free(index);
     return st;

@@ -57,7 +57,8 @@ void put_array(bytes *b, const char *name, uint32_t type, uint64_t n) {
     put_int(b, n, 8);
 }
 
-void put_tensor(bytes *b, const char *name, const uint64_t *ne, uint32_t n_dim, uint32_t type, uint64_t offset) {
+void put_tensor(bytes *b, const char *name, const uint64_t *ne, uint32_t n_dim, uint32_t type,
+                uint64_t offset) {
     put_str(b, name);
     put_int(b, n_dim, 4);
     for (uint32_t i = 0; i < n_dim; i++) put_int(b, ne[i], 8);

@@ -17,8 +17,19 @@ void put_f32(bytes *b, float v);
 
 /* The value types of GGUF, by number. */
 enum {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY,
-    GGUF_U64, GGUF_I64, GGUF_F64
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64
 };
 
 /* Parts of a GGUF file. put_key writes name and type; the value follows by put_int, put_f32 or put_str. */
@@ -28,7 +39,8 @@ void put_key(bytes *b, const char *name, uint32_t type);
 void put_key_str(bytes *b, const char *name, const char *value);
 void put_key_u32(bytes *b, const char *name, uint32_t value);
 void put_array(bytes *b, const char *name, uint32_t type, uint64_t n);
-void put_tensor(bytes *b, const char *name, const uint64_t *ne, uint32_t n_dim, uint32_t type, uint64_t offset);
+void put_tensor(bytes *b, const char *name, const uint64_t *ne, uint32_t n_dim, uint32_t type,
+                uint64_t offset);
 void put_align(bytes *b, size_t alignment); /* zeros up to a multiple */
 
 /* A safetensors file of this header (padded with spaces if pad) and n_data bytes 0, 1, 2, … */

@@ -4,8 +4,8 @@
 #include "runtime/config.h"
 #include "tests/test.h"
 
-#define BODY \
-    "\"vocab_size\":1000,\"hidden_size\":96,\"num_hidden_layers\":4,\"num_attention_heads\":6," \
+#define BODY                                                                                                 \
+    "\"vocab_size\":1000,\"hidden_size\":96,\"num_hidden_layers\":4,\"num_attention_heads\":6,"              \
     "\"num_key_value_heads\":2,\"head_dim\":16,\"intermediate_size\":200,\"max_position_embeddings\":512"
 static const char *const bare[] = {
     [DG_ARCH_LLAMA] = "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\"," BODY "}",
@@ -22,7 +22,8 @@ static dg_status read_both(const char *base, const char *more, const char *gener
     check_ok(dg_json_parse("more", more, strlen(more), &over));
     if (generation) check_ok(dg_json_parse("generation", generation, strlen(generation), &gen));
     json_object_update(config, over);
-    const dg_file f = {.path = "m", .container = DG_CONTAINER_SAFETENSORS, .config = config, .generation = gen};
+    const dg_file f = {
+        .path = "m", .container = DG_CONTAINER_SAFETENSORS, .config = config, .generation = gen};
     const dg_status st = dg_config_read(&f, c);
     json_decref(config), json_decref(over), json_decref(gen);
     return st;
@@ -35,9 +36,11 @@ static dg_status read_one(dg_arch arch, const char *more, dg_config *c) {
 static void test_plain(void **state) {
     (void)state;
     dg_config c;
-    check_ok(read_one(DG_ARCH_LLAMA,
-                      "{\"rms_norm_eps\":1e-5,\"rope_theta\":5e5,\"tie_word_embeddings\":true,\"bos_token_id\":7,"
-                      "\"num_hidden_layers\":3,\"attention_bias\":true}", &c));
+    check_ok(
+        read_one(DG_ARCH_LLAMA,
+                 "{\"rms_norm_eps\":1e-5,\"rope_theta\":5e5,\"tie_word_embeddings\":true,\"bos_token_id\":7,"
+                 "\"num_hidden_layers\":3,\"attention_bias\":true}",
+                 &c));
     assert_int_equal(c.arch, DG_ARCH_LLAMA);
     assert_string_equal(c.arch_name, "llama");
     assert_int_equal(c.vocab_size, 1000);
@@ -72,8 +75,8 @@ static void test_defaults(void **state) {
                 {DG_ARCH_DFLASH, 128, true, false, false}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         dg_config c;
-        check_ok(read_one(want[i].arch, "{\"head_dim\":null,\"num_key_value_heads\":null,\"num_attention_heads\":4}",
-                          &c));
+        check_ok(read_one(want[i].arch,
+                          "{\"head_dim\":null,\"num_key_value_heads\":null,\"num_attention_heads\":4}", &c));
         assert_int_equal(c.arch, want[i].arch);
         assert_int_equal(c.head_dim, want[i].head_dim);
         assert_int_equal(c.n_kv_head, 4);
@@ -96,7 +99,8 @@ static void test_rope_spellings(void **state) {
          "{\"rope_parameters\":{\"rope_theta\":500000,\"rope_type\":\"linear\",\"factor\":2.0}}"},
         {"{\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
          "\"high_freq_factor\":4,\"original_max_position_embeddings\":64}}",
-         "{\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+         "{\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":"
+         "1,"
          "\"high_freq_factor\":4,\"original_max_position_embeddings\":64}}"}};
     dg_config a, b;
     for (size_t i = 0; i < sizeof pair / sizeof *pair; i++) {
@@ -107,6 +111,13 @@ static void test_rope_spellings(void **state) {
     }
     assert_int_equal(a.rope_scaling, DG_ROPE_LLAMA3);
     assert_true(a.rope_factor == 8 && a.rope_low_freq == 1 && a.rope_high_freq == 4 && a.rope_original == 64);
+    /* a scaling that a tool added to a newer file */
+    check_ok(read_one(DG_ARCH_LLAMA,
+                      "{\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"default\"},"
+                      "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2}}",
+                      &a));
+    assert_int_equal(a.rope_scaling, DG_ROPE_LINEAR);
+    assert_true(a.rope_theta == 5e5f);
     check_fails(read_one(DG_ARCH_LLAMA, "{\"rope_theta\":1e4,\"rope_parameters\":{\"rope_theta\":2e4}}", &a),
                 DG_ERR_FORMAT, "rope_theta is 10000 at the top and 20000");
 }
@@ -114,23 +125,31 @@ static void test_rope_spellings(void **state) {
 static void test_yarn(void **state) {
     (void)state;
     dg_config c;
-    check_ok(read_one(DG_ARCH_QWEN3, "{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,"
-                                     "\"original_max_position_embeddings\":256}}", &c));
+    check_ok(read_one(DG_ARCH_QWEN3,
+                      "{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,"
+                      "\"original_max_position_embeddings\":256}}",
+                      &c));
     assert_int_equal(c.rope_scaling, DG_ROPE_YARN);
-    assert_true(c.rope_factor == 4 && c.yarn_beta_fast == 32 && c.yarn_beta_slow == 1 && c.yarn_attn_factor == 0);
+    assert_true(c.rope_factor == 4 && c.yarn_beta_fast == 32 && c.yarn_beta_slow == 1 &&
+                c.yarn_attn_factor == 0);
     assert_true(c.yarn_truncate);
     assert_int_equal(c.rope_original, 256);
     /* without original the trained length is that of the file; without factor it follows from both */
     check_ok(read_one(DG_ARCH_QWEN3, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", &c));
     assert_int_equal(c.rope_original, 512);
-    check_ok(read_one(DG_ARCH_QWEN3, "{\"rope_scaling\":{\"type\":\"yarn\",\"original_max_position_embeddings\":64}}",
-                      &c));
+    check_ok(read_one(DG_ARCH_QWEN3,
+                      "{\"rope_scaling\":{\"type\":\"yarn\",\"original_max_position_embeddings\":64}}", &c));
     assert_true(c.rope_factor == 8);
-    check_ok(read_one(DG_ARCH_QWEN3, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"beta_fast\":16,"
-                                     "\"beta_slow\":2,\"attention_factor\":1.5,\"truncate\":false}}", &c));
-    assert_true(c.yarn_beta_fast == 16 && c.yarn_beta_slow == 2 && c.yarn_attn_factor == 1.5f && !c.yarn_truncate);
-    check_ok(read_one(DG_ARCH_QWEN3, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"mscale\":0.707,"
-                                     "\"mscale_all_dim\":1.0}}", &c));
+    check_ok(read_one(DG_ARCH_QWEN3,
+                      "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"beta_fast\":16,"
+                      "\"beta_slow\":2,\"attention_factor\":1.5,\"truncate\":false}}",
+                      &c));
+    assert_true(c.yarn_beta_fast == 16 && c.yarn_beta_slow == 2 && c.yarn_attn_factor == 1.5f &&
+                !c.yarn_truncate);
+    check_ok(read_one(DG_ARCH_QWEN3,
+                      "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"mscale\":0.707,"
+                      "\"mscale_all_dim\":1.0}}",
+                      &c));
     assert_true(fabs((double)c.yarn_attn_factor - 0.92104236) < 1e-6);
 }
 
@@ -143,19 +162,31 @@ static void test_rope_numbers(void **state) {
         float want[8], mscale;
     } t[] = {
         {"{\"head_dim\":8}", 4, {1, 0.1f, 0.01f, 0.001f}, 1},
-        {"{\"head_dim\":8,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", 4, {0.5f, 0.05f, 0.005f, 0.0005f}, 1},
+        {"{\"head_dim\":8,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+         4,
+         {0.5f, 0.05f, 0.005f, 0.0005f},
+         1},
         {"{\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
-         "\"high_freq_factor\":4,\"original_max_position_embeddings\":64}}", 8,
+         "\"high_freq_factor\":4,\"original_max_position_embeddings\":64}}",
+         8,
          {1, 0.0794030092f, 0.00470075387f, 0.000911583092f, 0.000176776695f, 3.4281022e-05f, 6.64786987e-06f,
-          1.28917317e-06f}, 1},
-        {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":256}}", 8,
-         {1, 0.25693506f, 0.0625f, 0.0138349648f, 0.0025f, 0.000790569415f, 0.00025f, 7.90569415e-05f}, 1.13862944f},
+          1.28917317e-06f},
+         1},
+        {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":256}}",
+         8,
+         {1, 0.25693506f, 0.0625f, 0.0138349648f, 0.0025f, 0.000790569415f, 0.00025f, 7.90569415e-05f},
+         1.13862944f},
         {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":256,"
-         "\"truncate\":false,\"attention_factor\":1.25}}", 8,
-         {1, 0.253972314f, 0.0553986366f, 0.00963994285f, 0.0025f, 0.000790569415f, 0.00025f, 7.90569415e-05f}, 1.25f},
+         "\"truncate\":false,\"attention_factor\":1.25}}",
+         8,
+         {1, 0.253972314f, 0.0553986366f, 0.00963994285f, 0.0025f, 0.000790569415f, 0.00025f,
+          7.90569415e-05f},
+         1.25f},
         {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8,\"original_max_position_embeddings\":4096,"
-         "\"beta_fast\":16,\"beta_slow\":2,\"attention_factor\":1}}", 8,
-         {1, 0.316227766f, 0.1f, 0.0316227766f, 0.00708333333f, 0.00131761569f, 0.000125f, 3.95284708e-05f}, 1}};
+         "\"beta_fast\":16,\"beta_slow\":2,\"attention_factor\":1}}",
+         8,
+         {1, 0.316227766f, 0.1f, 0.0316227766f, 0.00708333333f, 0.00131761569f, 0.000125f, 3.95284708e-05f},
+         1}};
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dg_config c;
         float got[64], mscale;
@@ -182,10 +213,11 @@ static void check_windows(dg_arch arch, const char *more, const int32_t want[4])
 
 static void test_windows(void **state) {
     (void)state;
-    static const int32_t none[4], all[4] = {20, 20, 20, 20}, last[4] = {0, 0, 20, 20}, mixed[4] = {20, 0, 20, 0},
-                         wide[4] = {4096, 4096, 4096, 4096};
-    const char *types = "{\"sliding_window\":20,\"use_sliding_window\":true,\"layer_types\":[\"sliding_attention\","
-                        "\"full_attention\",\"sliding_attention\",\"full_attention\"]}";
+    static const int32_t none[4], all[4] = {20, 20, 20, 20}, last[4] = {0, 0, 20, 20},
+                                  mixed[4] = {20, 0, 20, 0}, wide[4] = {4096, 4096, 4096, 4096};
+    const char *types =
+        "{\"sliding_window\":20,\"use_sliding_window\":true,\"layer_types\":[\"sliding_attention\","
+        "\"full_attention\",\"sliding_attention\",\"full_attention\"]}";
     check_windows(DG_ARCH_LLAMA, "{\"sliding_window\":20}", none);
     check_windows(DG_ARCH_MISTRAL, "{\"sliding_window\":20}", all);
     check_windows(DG_ARCH_MISTRAL, "{\"sliding_window\":null}", none);
@@ -193,15 +225,20 @@ static void test_windows(void **state) {
     const dg_arch qwen[] = {DG_ARCH_QWEN2, DG_ARCH_QWEN3, DG_ARCH_DFLASH};
     for (int i = 0; i < 3; i++) {
         check_windows(qwen[i], "{\"sliding_window\":20,\"max_window_layers\":2}", none);
-        check_windows(qwen[i], "{\"sliding_window\":20,\"max_window_layers\":2,\"use_sliding_window\":false}", none);
-        check_windows(qwen[i], "{\"sliding_window\":20,\"max_window_layers\":2,\"use_sliding_window\":true}", last);
-        check_windows(qwen[i], "{\"sliding_window\":null,\"max_window_layers\":2,\"use_sliding_window\":true}", none);
-        check_windows(qwen[i], "{\"sliding_window\":20,\"use_sliding_window\":true}", none); /* from layer 28 */
+        check_windows(qwen[i], "{\"sliding_window\":20,\"max_window_layers\":2,\"use_sliding_window\":false}",
+                      none);
+        check_windows(qwen[i], "{\"sliding_window\":20,\"max_window_layers\":2,\"use_sliding_window\":true}",
+                      last);
+        check_windows(qwen[i],
+                      "{\"sliding_window\":null,\"max_window_layers\":2,\"use_sliding_window\":true}", none);
+        check_windows(qwen[i], "{\"sliding_window\":20,\"use_sliding_window\":true}",
+                      none); /* from layer 28 */
         check_windows(qwen[i], types, mixed);
     }
     /* a target's switch rules its layer_types; a drafter's files leave it out */
-    const char *unswitched = "{\"sliding_window\":20,\"layer_types\":[\"sliding_attention\",\"full_attention\","
-                             "\"sliding_attention\",\"full_attention\"]}";
+    const char *unswitched =
+        "{\"sliding_window\":20,\"layer_types\":[\"sliding_attention\",\"full_attention\","
+        "\"sliding_attention\",\"full_attention\"]}";
     check_windows(DG_ARCH_QWEN3, unswitched, none);
     check_windows(DG_ARCH_DFLASH, unswitched, mixed);
 
@@ -209,7 +246,8 @@ static void test_windows(void **state) {
     check_fails(read_one(DG_ARCH_QWEN3, "{\"layer_types\":[\"full_attention\"]}", &c), DG_ERR_FORMAT,
                 "layer_types: expected 4 entries, found 1");
     check_fails(read_one(DG_ARCH_QWEN3, "{\"layer_types\":[1,2,3,4]}", &c), DG_ERR_FORMAT, "layer_types[0]");
-    check_fails(read_one(DG_ARCH_QWEN3, "{\"layer_types\":[\"full_attention\",\"linear_attention\",\"x\",\"y\"]}", &c),
+    check_fails(read_one(DG_ARCH_QWEN3,
+                         "{\"layer_types\":[\"full_attention\",\"linear_attention\",\"x\",\"y\"]}", &c),
                 DG_ERR_UNSUPPORTED, "layer_types[1]: linear_attention");
 }
 
@@ -233,7 +271,7 @@ static void test_stops(void **state) {
 
 static void test_missing_and_mistyped(void **state) {
     (void)state;
-    static const char *const need[] = {"vocab_size",        "hidden_size",       "num_hidden_layers",
+    static const char *const need[] = {"vocab_size",          "hidden_size",       "num_hidden_layers",
                                        "num_attention_heads", "intermediate_size", "max_position_embeddings"};
     static const char *const wrong[] = {"null", "0", "-3", "1.5", "\"8\"", "true", "[4]", "1099511627776"};
     dg_config c;
@@ -248,7 +286,8 @@ static void test_missing_and_mistyped(void **state) {
     static const char *const bad[][2] = {
         {"{\"head_dim\":15}", "head_dim: expected an even number, found 15"},
         {"{\"num_key_value_heads\":4}", "expected a divisor of the 6 heads, found 4"},
-        {"{\"head_dim\":null,\"num_attention_heads\":7,\"num_key_value_heads\":7}", "multiple of the 7 heads"},
+        {"{\"head_dim\":null,\"num_attention_heads\":7,\"num_key_value_heads\":7}",
+         "multiple of the 7 heads"},
         {"{\"num_hidden_layers\":513}", "num_hidden_layers: expected 1 to 512, found 513"},
         {"{\"rms_norm_eps\":\"small\"}", "rms_norm_eps: expected a number, found a string"},
         {"{\"rms_norm_eps\":-1e-6}", "rms_norm_eps"},
@@ -276,7 +315,8 @@ static void test_missing_and_mistyped(void **state) {
 static void test_refused(void **state) {
     (void)state;
     static const char *const bad[][2] = {
-        {"{\"model_type\":\"qwen3_moe\",\"architectures\":[\"Qwen3MoeForCausalLM\"]}", "qwen3_moe (mixture of experts)"},
+        {"{\"model_type\":\"qwen3_moe\",\"architectures\":[\"Qwen3MoeForCausalLM\"]}",
+         "qwen3_moe (mixture of experts)"},
         {"{\"num_local_experts\":8}", "mixture of experts (config.json: num_local_experts)"},
         {"{\"num_experts\":8}", "num_experts"},
         {"{\"n_routed_experts\":8}", "n_routed_experts"},
@@ -295,6 +335,7 @@ static void test_refused(void **state) {
         {"{\"hidden_act\":\"gelu\"}", "hidden_act: gelu"},
         {"{\"mlp_bias\":true}", "a bias in the MLP"},
         {"{\"partial_rotary_factor\":0.5}", "partial rotary"},
+        {"{\"rope_parameters\":{\"partial_rotary_factor\":0.25}}", "partial rotary"},
         {"{\"quantization_config\":{\"quant_method\":\"gptq\"}}", "quantised"},
         {"{\"rope_scaling\":{\"type\":\"longrope\",\"factor\":2}}", "longrope"},
         {"{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", "dynamic"},
@@ -303,15 +344,19 @@ static void test_refused(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         check_fails(read_one(DG_ARCH_LLAMA, bad[i][0], &c), DG_ERR_UNSUPPORTED, bad[i][1]);
     /* neutral values say nothing */
-    check_ok(read_one(DG_ARCH_LLAMA, "{\"num_local_experts\":0,\"mlp_bias\":false,\"partial_rotary_factor\":1.0,"
-                                     "\"no_rope_layers\":[],\"quantization_config\":null}", &c));
+    check_ok(read_one(DG_ARCH_LLAMA,
+                      "{\"num_local_experts\":0,\"mlp_bias\":false,\"partial_rotary_factor\":1.0,"
+                      "\"no_rope_layers\":[],\"quantization_config\":null}",
+                      &c));
 }
 
 static void test_dflash(void **state) {
     (void)state;
     dg_config c;
-    check_ok(read_one(DG_ARCH_DFLASH, "{\"block_size\":10,\"num_target_layers\":6,\"attention_bias\":true,"
-                                      "\"tie_word_embeddings\":true}", &c));
+    check_ok(read_one(DG_ARCH_DFLASH,
+                      "{\"block_size\":10,\"num_target_layers\":6,\"attention_bias\":true,"
+                      "\"tie_word_embeddings\":true}",
+                      &c));
     assert_int_equal(c.arch, DG_ARCH_DFLASH);
     assert_string_equal(c.arch_name, "DFlashDraftModel");
     assert_int_equal(c.block_size, 10);
@@ -325,11 +370,13 @@ static void test_dflash(void **state) {
     for (int i = 0; i < 4; i++) assert_false(c.causal[i]);
 
     /* nested before top; the top serves what is not nested */
-    check_ok(read_one(DG_ARCH_DFLASH, "{\"block_size\":10,\"mask_token_id\":4,\"target_layer_ids\":[0],"
-                                      "\"output_multiplier\":0.5,\"rope_interleaved\":true,"
-                                      "\"dflash_config\":{\"block_size\":12,\"target_layer_ids\":[2,3,7],"
-                                      "\"input_embedding_scale\":3,\"final_logit_softcapping\":30,"
-                                      "\"projector_type\":\"dflash\",\"causal\":null}}", &c));
+    check_ok(read_one(DG_ARCH_DFLASH,
+                      "{\"block_size\":10,\"mask_token_id\":4,\"target_layer_ids\":[0],"
+                      "\"output_multiplier\":0.5,\"rope_interleaved\":true,"
+                      "\"dflash_config\":{\"block_size\":12,\"target_layer_ids\":[2,3,7],"
+                      "\"input_embedding_scale\":3,\"final_logit_softcapping\":30,"
+                      "\"projector_type\":\"dflash\",\"causal\":null}}",
+                      &c));
     assert_int_equal(c.block_size, 12);
     assert_int_equal(c.mask_token_id, 4);
     assert_int_equal(c.n_tap, 3);
@@ -350,8 +397,9 @@ static void check_causal(const char *more, const char *want) {
         if (c.causal[i] != (want[i] == 'c')) fail_msg("%s: layer %d", more, i);
 }
 
-#define SWA "\"sliding_window\":20,\"layer_types\":[\"sliding_attention\",\"sliding_attention\",\"full_attention\"," \
-            "\"full_attention\"]"
+#define SWA                                                                                                  \
+    "\"sliding_window\":20,\"layer_types\":[\"sliding_attention\",\"sliding_attention\",\"full_attention\"," \
+    "\"full_attention\"]"
 #define TAPS "\"target_layer_ids\":[1]"
 
 static void test_causal(void **state) {
@@ -363,11 +411,16 @@ static void test_causal(void **state) {
     check_causal("{" SWA ",\"is_causal\":true,\"dflash_config\":{" TAPS ",\"causal\":false}}", "cccc");
     check_causal("{\"dflash_config\":{" TAPS ",\"causal\":true}}", "cccc");
     check_causal("{\"dflash_config\":{" TAPS ",\"use_swa\":true,\"swa_window_size\":9}}", "....");
+    check_causal("{" SWA ",\"dflash_config\":{" TAPS ",\"use_swa\":true,\"swa_window_size\":9}}", "cc..");
+    check_windows(DG_ARCH_DFLASH,
+                  "{" SWA ",\"dflash_config\":{" TAPS ",\"use_swa\":true,\"swa_window_size\":9}}",
+                  (const int32_t[]){20, 20, 0, 0});
     dg_config c;
-    check_ok(read_one(DG_ARCH_DFLASH, "{\"dflash_config\":{" TAPS ",\"use_swa\":true,\"swa_window_size\":9}}", &c));
+    check_ok(read_one(DG_ARCH_DFLASH, "{\"dflash_config\":{" TAPS ",\"use_swa\":true,\"swa_window_size\":9}}",
+                      &c));
     for (int i = 0; i < 4; i++) assert_int_equal(c.window[i], 9);
-    check_fails(read_one(DG_ARCH_DFLASH, "{\"dflash_config\":{" TAPS ",\"use_swa\":true}}", &c), DG_ERR_FORMAT,
-                "swa_window_size");
+    check_fails(read_one(DG_ARCH_DFLASH, "{\"dflash_config\":{" TAPS ",\"use_swa\":true}}", &c),
+                DG_ERR_FORMAT, "swa_window_size");
 }
 
 static void test_dflash_bad(void **state) {
@@ -383,7 +436,8 @@ static void test_dflash_bad(void **state) {
         {"{\"dflash_config\":{\"target_layer_ids\":[]}}", DG_ERR_FORMAT, "target_layer_ids"},
         {"{\"dflash_config\":{\"target_layer_ids\":[-1]}}", DG_ERR_FORMAT, "target_layer_ids[0]"},
         {"{\"dflash_config\":{\"target_layer_ids\":[1,\"x\"]}}", DG_ERR_FORMAT, "target_layer_ids[1]"},
-        {"{\"dflash_config\":{\"target_layer_ids\":[3,1]}}", DG_ERR_FORMAT, "ascending order, found 1 after 3"},
+        {"{\"dflash_config\":{\"target_layer_ids\":[3,1]}}", DG_ERR_FORMAT,
+         "ascending order, found 1 after 3"},
         {"{\"dflash_config\":{\"target_layer_ids\":[3,3]}}", DG_ERR_FORMAT, "ascending order"},
         {"{\"num_target_layers\":5}", DG_ERR_FORMAT, "expected ids from 0 to 4, found 5"},
         {"{\"block_size\":1}", DG_ERR_FORMAT, "block_size: expected 2 to 256, found 1"},
@@ -406,17 +460,19 @@ static void test_dflash_bad(void **state) {
 /* A relative that its configuration does not give away is known by its tensors. */
 static void test_foreign_tensors(void **state) {
     (void)state;
-    static const char *const foreign[][2] = {
-        {"candidate_selector.hidden_projection.weight", "DFlash 2"}, {"layers.0.attention_conv.base_kernel", "DFlash 2"},
-        {"markov_head.markov_w1", "DSpark"},                        {"layers.0.self_attn.g_proj.weight", "Laguna"},
-        {"aux_hidden_norms.1.weight", "Laguna"},                    {"layers.0.self_attn.attention_sink_bias", "MiMo"}};
+    static const char *const foreign[][2] = {{"candidate_selector.hidden_projection.weight", "DFlash 2"},
+                                             {"layers.0.attention_conv.base_kernel", "DFlash 2"},
+                                             {"markov_head.markov_w1", "DSpark"},
+                                             {"layers.0.self_attn.g_proj.weight", "Laguna"},
+                                             {"aux_hidden_norms.1.weight", "Laguna"},
+                                             {"layers.0.self_attn.attention_sink_bias", "MiMo"}};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
         json_t *config;
         dg_config c;
         check_ok(dg_json_parse("c", bare[DG_ARCH_DFLASH], strlen(bare[DG_ARCH_DFLASH]), &config));
         dg_file_tensor t[2] = {{.name = "fc.weight"}, {.name = foreign[i][0]}};
-        const dg_file f = {.path = "m", .container = DG_CONTAINER_SAFETENSORS, .config = config, .tensor = t,
-                           .n_tensor = 2};
+        const dg_file f = {
+            .path = "m", .container = DG_CONTAINER_SAFETENSORS, .config = config, .tensor = t, .n_tensor = 2};
         check_fails(dg_config_read(&f, &c), DG_ERR_UNSUPPORTED, foreign[i][0]);
         assert_non_null(strstr(dg_error_message(), foreign[i][1]));
         json_decref(config);
@@ -425,10 +481,11 @@ static void test_foreign_tensors(void **state) {
 
 static void test_speculators(void **state) {
     (void)state;
-    const char *base = "{\"speculators_model_type\":\"dflash\",\"architectures\":[\"DFlashSpeculator\"],"
-                       "\"transformer_layer_config\":{\"model_type\":\"qwen3\",\"rope_theta\":1e6," BODY "," SWA "},"
-                       "\"draft_vocab_size\":300,\"target_hidden_size\":64,\"aux_hidden_state_layer_ids\":[2,10],"
-                       "\"mask_token_id\":998}";
+    const char *base =
+        "{\"speculators_model_type\":\"dflash\",\"architectures\":[\"DFlashSpeculator\"],"
+        "\"transformer_layer_config\":{\"model_type\":\"qwen3\",\"rope_theta\":1e6," BODY "," SWA "},"
+        "\"draft_vocab_size\":300,\"target_hidden_size\":64,\"aux_hidden_state_layer_ids\":[2,10],"
+        "\"mask_token_id\":998}";
     dg_config c;
     check_ok(read_both(base, "{}", NULL, &c));
     assert_int_equal(c.arch, DG_ARCH_DFLASH);
@@ -446,26 +503,21 @@ static void test_speculators(void **state) {
     assert_false(c.causal[0]);
     assert_int_equal(c.window[0], 20);
     assert_int_equal(c.block_size, 9);
-    check_fails(read_both(base, "{\"sample_from_anchor\":true}", NULL, &c), DG_ERR_UNSUPPORTED, "next position");
+    check_fails(read_both(base, "{\"sample_from_anchor\":true}", NULL, &c), DG_ERR_UNSUPPORTED,
+                "next position");
     check_fails(read_both(base, "{\"aux_hidden_state_layer_ids\":[0]}", NULL, &c), DG_ERR_FORMAT, "1 to 512");
     check_fails(read_both(base, "{\"transformer_layer_config\":null}", NULL, &c), DG_ERR_FORMAT,
                 "transformer_layer_config: expected an object, found nothing");
 }
 
 int main(void) {
-    const struct CMUnitTest t[] = {cmocka_unit_test(test_plain),
-                                   cmocka_unit_test(test_defaults),
-                                   cmocka_unit_test(test_rope_spellings),
-                                   cmocka_unit_test(test_yarn),
-                                   cmocka_unit_test(test_rope_numbers),
-                                   cmocka_unit_test(test_windows),
-                                   cmocka_unit_test(test_stops),
-                                   cmocka_unit_test(test_missing_and_mistyped),
-                                   cmocka_unit_test(test_refused),
-                                   cmocka_unit_test(test_dflash),
-                                   cmocka_unit_test(test_causal),
-                                   cmocka_unit_test(test_dflash_bad),
-                                   cmocka_unit_test(test_foreign_tensors),
-                                   cmocka_unit_test(test_speculators)};
+    const struct CMUnitTest t[] = {
+        cmocka_unit_test(test_plain),           cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_rope_spellings),  cmocka_unit_test(test_yarn),
+        cmocka_unit_test(test_rope_numbers),    cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_stops),           cmocka_unit_test(test_missing_and_mistyped),
+        cmocka_unit_test(test_refused),         cmocka_unit_test(test_dflash),
+        cmocka_unit_test(test_causal),          cmocka_unit_test(test_dflash_bad),
+        cmocka_unit_test(test_foreign_tensors), cmocka_unit_test(test_speculators)};
     return cmocka_run_group_tests_name("config", t, NULL, NULL);
 }

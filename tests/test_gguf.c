@@ -46,17 +46,12 @@ static void test_values(void **state) {
         const char *key;
         dg_meta_type type;
         int64_t value;
-    } num[] = {{"t.u8", DG_META_U64, 250},
-               {"t.i8", DG_META_I64, -5},
-               {"t.u16", DG_META_U64, 65530},
-               {"t.i16", DG_META_I64, -300},
-               {"t.u32", DG_META_U64, 4000000000},
-               {"t.i32", DG_META_I64, -70000},
-               {"t.f32", DG_META_F64, -1},
-               {"t.bool", DG_META_BOOL, 1},
+    } num[] = {{"t.u8", DG_META_U64, 250},         {"t.i8", DG_META_I64, -5},
+               {"t.u16", DG_META_U64, 65530},      {"t.i16", DG_META_I64, -300},
+               {"t.u32", DG_META_U64, 4000000000}, {"t.i32", DG_META_I64, -70000},
+               {"t.f32", DG_META_F64, -1},         {"t.bool", DG_META_BOOL, 1},
                {"t.u64", DG_META_U64, INT64_MAX}, /* clipped */
-               {"t.i64", DG_META_I64, INT64_MIN},
-               {"t.f64", DG_META_F64, 3}};
+               {"t.i64", DG_META_I64, INT64_MIN},  {"t.f64", DG_META_F64, 3}};
     assert_int_equal(f->n_meta, 16);
     for (size_t i = 0; i < sizeof num / sizeof *num; i++) {
         const dg_meta *m = dg_meta_find(f, num[i].key);
@@ -174,6 +169,35 @@ static void test_dimensions(void **state) {
     }
 }
 
+/* Every number of the format's type list that we read: which type it is, and the bytes of 256 elements. */
+static void test_types(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t number;
+        dg_dtype dtype;
+        size_t size;
+    } t[] = {{0, DG_F32, 1024},   {1, DG_F16, 512},     {2, DG_Q4_0, 144},    {3, DG_Q4_1, 160},
+             {6, DG_Q5_0, 176},   {7, DG_Q5_1, 192},    {8, DG_Q8_0, 272},    {10, DG_Q2_K, 84},
+             {11, DG_Q3_K, 110},  {12, DG_Q4_K, 144},   {13, DG_Q5_K, 176},   {14, DG_Q6_K, 210},
+             {16, DG_IQ2_XXS, 66}, {17, DG_IQ2_XS, 74}, {18, DG_IQ3_XXS, 98}, {19, DG_IQ1_S, 50},
+             {20, DG_IQ4_NL, 144}, {21, DG_IQ3_S, 110}, {22, DG_IQ2_S, 82},   {23, DG_IQ4_XS, 136},
+             {24, DG_I8, 256},    {25, DG_I16, 512},    {26, DG_I32, 1024},   {27, DG_I64, 2048},
+             {28, DG_F64, 2048},  {29, DG_IQ1_M, 56},   {30, DG_BF16, 512},   {34, DG_TQ1_0, 54},
+             {35, DG_TQ2_0, 66},  {39, DG_MXFP4, 136},  {40, DG_NVFP4, 144}};
+    static const uint64_t ne[] = {256};
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        b.n = 0;
+        put_gguf(&b, 3, 1, 0);
+        put_tensor(&b, "t", ne, 1, t[i].number, 0);
+        put_align(&b, 32);
+        for (int k = 0; k < 256; k++) put_int(&b, 0, 8);
+        dg_file *f = open_bytes();
+        assert_int_equal(f->tensor[0].dtype, t[i].dtype);
+        assert_int_equal(f->tensor[0].size, t[i].size);
+        dg_file_close(f);
+    }
+}
+
 static void test_alignment(void **state) {
     (void)state;
     static const uint64_t ne[] = {1};
@@ -199,7 +223,8 @@ static void test_alignment(void **state) {
         check_ok(dg_file_open(path, &f));
         assert_int_equal(*(const int32_t *)dg_file_find(f, "x")->data, 11);
         assert_int_equal(*(const int32_t *)dg_file_find(f, "y")->data, 22);
-        assert_int_equal((const char *)dg_file_find(f, "y")->data - (const char *)dg_file_find(f, "x")->data, a);
+        assert_int_equal((const char *)dg_file_find(f, "y")->data - (const char *)dg_file_find(f, "x")->data,
+                         a);
         assert_true(data % a == 0);
         dg_file_close(f);
     }
@@ -231,9 +256,9 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest t[] = {cmocka_unit_test(test_tensors),    cmocka_unit_test(test_values),
-                                   cmocka_unit_test(test_getters),    cmocka_unit_test(test_versions),
-                                   cmocka_unit_test(test_dimensions), cmocka_unit_test(test_alignment),
-                                   cmocka_unit_test(test_vocabulary_only)};
+    const struct CMUnitTest t[] = {cmocka_unit_test(test_tensors),        cmocka_unit_test(test_values),
+                                   cmocka_unit_test(test_getters),        cmocka_unit_test(test_versions),
+                                   cmocka_unit_test(test_dimensions),     cmocka_unit_test(test_alignment),
+                                   cmocka_unit_test(test_types), cmocka_unit_test(test_vocabulary_only)};
     return cmocka_run_group_tests_name("gguf", t, setup, teardown);
 }

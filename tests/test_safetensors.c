@@ -92,7 +92,8 @@ static void test_directory(void **state) {
 static const char *shard(const char *sub, const char *leaf, const char *name) {
     char header[200];
     b.n = 0;
-    snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"F16\",\"shape\":[3],\"data_offsets\":[0,6]}}", name);
+    snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"F16\",\"shape\":[3],\"data_offsets\":[0,6]}}",
+             name);
     put_safetensors(&b, header, 6);
     return save(sub, leaf, b.p, b.n);
 }
@@ -124,16 +125,22 @@ static void test_shards(void **state) {
     check_fails(dg_file_open(sub, &f), DG_ERR_FORMAT, "expected tensor x in 2.st, found none");
     shard(sub, "2.st", "y"), shard(sub, "1.st", "x");
     check_fails(dg_file_open(sub, &f), DG_ERR_FORMAT, "in another file");
-    static const char *const bad[] = {
-        "{\"weight_map\":{\"x\":\"../2.st\"}}", "{\"weight_map\":{\"x\":\"\"}}", "{\"weight_map\":{\"x\":\"..\"}}",
-        "{\"weight_map\":{\"x\":7}}",           "{\"weight_map\":{}}",           "{\"weight_map\":[\"x\"]}",
-        "{}",                                   "[]",                            "{\"weight_map\":{\"x\":\"/etc/x\"}}"};
+    static const char *const bad[] = {"{\"weight_map\":{\"x\":\"../2.st\"}}",
+                                      "{\"weight_map\":{\"x\":\"\"}}",
+                                      "{\"weight_map\":{\"x\":\"..\"}}",
+                                      "{\"weight_map\":{\"x\":7}}",
+                                      "{\"weight_map\":{}}",
+                                      "{\"weight_map\":[\"x\"]}",
+                                      "{}",
+                                      "[]",
+                                      "{\"weight_map\":{\"x\":\"/etc/x\"}}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         save_text(sub, "model.safetensors.index.json", bad[i]);
         check_fails(dg_file_open(sub, &f), DG_ERR_FORMAT, "weight_map");
     }
     /* an index that names itself as a shard */
-    save_text(sub, "model.safetensors.index.json", "{\"weight_map\":{\"x\":\"model.safetensors.index.json\"}}");
+    save_text(sub, "model.safetensors.index.json",
+              "{\"weight_map\":{\"x\":\"model.safetensors.index.json\"}}");
     check_fails(dg_file_open(sub, &f), DG_ERR_FORMAT, "header length");
     assert_int_equal(dg_mem_live(), live);
 }
@@ -190,7 +197,8 @@ static void test_json(void **state) {
         } else
             check_fails(parse(deep, &j), DG_ERR_FORMAT, "here: nested deeper than 64");
     }
-    check_ok(parse("[\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\\\"[[\"]", &j));
+    check_ok(
+        parse("[\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\\\"[[\"]", &j));
     json_decref(j);
     check_fails(parse("{\"a\":1,\"a\":2}", &j), DG_ERR_FORMAT, "duplicate");
     check_fails(parse("{\"a\":\n1,}", &j), DG_ERR_FORMAT, "here: line 2");
