@@ -164,6 +164,7 @@ test_verify() {
     check verify_different 3 '^3 of 3 cases: 0 identical, 3 different' $verify --draft toy,differ=4
     holds verify_tokens grep -qE 'token 5 .position 24.:  plain "y" .121, .*drafted "#" .35, .*gap 0' "$tmp/out"
     check verify_longer 3 'plain "" .256' "$toy" verify -m "$model" -p x --draft toy,differ=60
+    check verify_shorter 3 'plain "h" .104, .*drafted .end: limit.' "$toy" verify -m "$model" -p x --draft toy,short=2
     check verify_json 3 '' $verify --draft toy,differ=4 --json
     same verify_json_first 4 "$(json cases 0 first_difference)"
     check verify_without_drafter 2 'name a drafter' "$toy" verify -m "$model" -p x
@@ -191,6 +192,8 @@ test_chat() {
     holds chat_suggestion grep -q 'did you mean /reset' "$tmp/err"
     holds chat_full grep -q 'in a context of 200: the message was dropped' "$tmp/err"
     holds chat_help grep -q '^/system TEXT' "$tmp/err"
+    printf '%0300d\nshort\n' 0 | "$toy" chat -m "$model" -c 200 -n 5 >"$tmp/out" 2>"$tmp/err"
+    same chat_goes_on_after_full 1 "$(wc -l <"$tmp/out")"
     printf 'a\nb\n' | "$toy" chat -m "$model" >/dev/full 2>"$tmp/err"
     same chat_full_device 1 "$(grep -c 'cannot write' "$tmp/err")"
 }

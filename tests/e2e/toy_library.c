@@ -27,7 +27,7 @@ struct dg_session {
     uint8_t source[MAX_CONTEXT];
     size_t n, n_prompt;
     bool drafted, ignore_stop;
-    long differ, fail, sleep_ms;
+    long differ, fail, stop_at, sleep_ms;
     dg_stop why;
     dg_stats stats;
 };
@@ -138,6 +138,7 @@ dg_status dg_session_create(dg_model *model, const dg_session_options *o, dg_ses
     s->drafted = o->n_draft > 0;
     s->differ = s->drafted ? parameter(o->draft, "differ=") : -1;
     s->fail = s->drafted ? parameter(o->draft, "fail=") : -1;
+    s->stop_at = s->drafted ? parameter(o->draft, "short=") : -1;
     s->sleep_ms = s->drafted ? parameter(o->draft, "sleep=") : -1;
     *out = s;
     return DG_OK;
@@ -169,7 +170,7 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
                               void *ud, dg_stop *why) {
     for (size_t k = 0; s->why == DG_STOP_NONE; k++) {
         if ((long)k == s->fail) return fail(DG_ERR_DEVICE, "the toy failed, as it was told");
-        if (limit && k == limit) {
+        if ((limit && k == limit) || (long)k == s->stop_at) {
             s->why = DG_STOP_LIMIT;
             break;
         }
