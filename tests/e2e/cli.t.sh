@@ -96,6 +96,7 @@ test_run() {
     same json_logprob -0.25 "$(json logprobs 4)"
     same json_sources '[0, 1, 1, 0, 1]' "$(json sources)"
     same json_acceptance 2.5 "$(json stats acceptance_length)"
+    same json_source_counts '{"drafter": "toy", "proposed": 5, "accepted": 3}' "$(json stats sources 0)"
     same json_identical true "$(json identical)"
     check color 0 "$(printf '\033')\[32m" env NO_COLOR= $run --draft toy --color
     check no_color 0 'NO_COLOR is set' env NO_COLOR=1 $run --draft toy --color

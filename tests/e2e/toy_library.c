@@ -190,8 +190,8 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
         s->n++;
         s->stats.tokens++;
         s->stats.rounds += !accepted;
-        s->stats.proposed[1] += s->drafted ? 1 : 0;
-        s->stats.accepted[1] += accepted;
+        s->stats.proposed[0] += s->drafted ? 1 : 0;
+        s->stats.accepted[0] += accepted;
         if (s->sleep_ms > 0) nanosleep(&(struct timespec){.tv_nsec = s->sleep_ms * 1000000}, NULL);
         const char text = (char)token;
         const dg_piece p = {&text, token != STOP, token, accepted, -0.25f};
