@@ -28,7 +28,7 @@ const char *cli_stop_name(dg_stop why) {
 
 void cli_print_summary(const cli_answer *a, const cli_drafts *d, const cli_answer *plain, bool identical) {
     cli_progress_clear();
-    fprintf(stderr, "%zu tokens, %.1f tok/s", a->n, cli_rate(a));
+    fprintf(stderr, "%zu token%s, %.1f tok/s", a->n, a->n == 1 ? "" : "s", cli_rate(a));
     if (plain) {
         const double rate = cli_rate(plain);
         fprintf(stderr, ", plain decoding %.1f tok/s, ratio %.2f", rate, rate > 0 ? cli_rate(a) / rate : 0);

@@ -114,6 +114,9 @@ test_run() {
     check invalid_utf8 0 '^warning: .*byte 2 is 0xFF' "$toy" run -m "$model" -p "$(printf 'a\377b')" -n 2
     printf 'a\000b' >"$tmp/nul"
     check nul_in_chat 1 'NUL byte at 2' "$toy" run -m "$model" --chat -f "$tmp/nul"
+    check compare_nothing 2 'name a drafter' $run --compare
+    check think 0 '"prompt_tokens": 16' $run --chat --think --json -n 1
+    check think_without_switch 0 '^warning: --no-think changes nothing' $run --chat --no-think --chat-template x -n 1
     check verbose 0 'memory for a context' $run -v
 }
 

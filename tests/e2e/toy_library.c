@@ -104,13 +104,15 @@ bool dg_is_stop(const dg_model *model, int32_t id) {
 
 dg_status dg_chat_format(const dg_model *model, const dg_message *messages, size_t n, int thinking,
                          char **text) {
-    (void)model;
     size_t len = 16;
     for (size_t i = 0; i < n; i++) len += strlen(messages[i].role) + strlen(messages[i].content) + 8;
     *text = calloc(1, len);
     for (size_t i = 0; i < n; i++)
         sprintf(*text + strlen(*text), "<%s>%s\n", messages[i].role, messages[i].content);
-    strcat(*text, thinking > 0 ? "<think>" : thinking == 0 ? "<plain>" : "<answer>");
+    const bool has_switch = !model->options.chat_template;
+    strcat(*text, has_switch && thinking > 0    ? "<think>"
+                  : has_switch && thinking == 0 ? "<plain>"
+                                                : "<answer>");
     return DG_OK;
 }
 
