@@ -44,7 +44,8 @@ static int run(const cli_options *o) {
     }
     const int status = check_output(o);
     if (status != CLI_OK) return status;
-    const dg_status st = dg_convert_with(o->model, o->tokenizer, o->out, types[i].type, on_progress, (void *)o);
+    const dg_status st =
+        dg_convert_with(o->model, o->tokenizer, o->out, types[i].type, on_progress, (void *)o);
     cli_progress_clear();
     if (st != DG_OK) return cli_library_error(st, NULL);
     fprintf(stderr, "wrote %s\n", o->out);
@@ -55,7 +56,8 @@ const cli_command cli_convert = {
     .name = "convert",
     .bit = CLI_CONVERT,
     .summary = "write a model's weights in another type",
-    .about = "Reads a model or a DFlash drafter and writes its matrices as f32, bf16, f16 or q8_0. An OUT that ends\n"
+    .about = "Reads a model or a DFlash drafter and writes its matrices as f32, bf16, f16 or q8_0. An OUT "
+             "that ends\n"
              "in .gguf is a GGUF file; any other is a Hugging Face directory (f32, bf16 or f16).",
     .examples = "  dgraft convert -m model/ -o model.gguf --type q8_0\n"
                 "  dgraft convert -m drafter/ -o drafter.gguf --type bf16 --tokenizer model/\n"

@@ -28,7 +28,7 @@ const char *cli_stop_name(dg_stop why) {
 
 void cli_print_summary(const cli_answer *a, const cli_drafts *d, const cli_answer *plain, bool identical) {
     cli_progress_clear();
-    fprintf(stderr, "%zu tokens, %.1f tok/s", a->n, cli_rate(a));
+    fprintf(stderr, "%zu token%s, %.1f tok/s", a->n, a->n == 1 ? "" : "s", cli_rate(a));
     if (plain) {
         const double rate = cli_rate(plain);
         fprintf(stderr, ", plain decoding %.1f tok/s, ratio %.2f", rate, rate > 0 ? cli_rate(a) / rate : 0);
@@ -65,9 +65,9 @@ void cli_print_stats(const cli_answer *a, const cli_drafts *d) {
     fprintf(stderr, "verified rows: %llu, drafter passes: %llu, acceptance length %.2f\n",
             (unsigned long long)s->verified_rows, (unsigned long long)s->drafter_passes,
             cli_acceptance_length(s));
-    for (size_t i = 0; i < d->n && i + 1 < DG_STATS_SOURCES; i++) {
+    for (size_t i = 0; i < d->n && i < DG_STATS_SOURCES; i++) {
         fprintf(stderr, "%s: %llu of %llu drafted tokens accepted\n", d->v[i].name,
-                (unsigned long long)s->accepted[i + 1], (unsigned long long)s->proposed[i + 1]);
+                (unsigned long long)s->accepted[i], (unsigned long long)s->proposed[i]);
     }
     fprintf(stderr, "accepted by depth:");
     for (size_t i = 1; i < depths(s); i++) {
@@ -108,11 +108,11 @@ static json_t *stats_json(const dg_stats *s, const cli_drafts *d) {
     json_object_set_new(o, "proposed_by_depth", counts(s->proposed_at, depths(s)));
     json_object_set_new(o, "accepted_by_depth", counts(s->accepted_at, depths(s)));
     json_t *sources = json_array();
-    for (size_t i = 0; i < d->n && i + 1 < DG_STATS_SOURCES; i++) {
+    for (size_t i = 0; i < d->n && i < DG_STATS_SOURCES; i++) {
         json_t *one = json_object();
         json_object_set_new(one, "drafter", json_string(d->v[i].name));
-        json_object_set_new(one, "proposed", count(s->proposed[i + 1]));
-        json_object_set_new(one, "accepted", count(s->accepted[i + 1]));
+        json_object_set_new(one, "proposed", count(s->proposed[i]));
+        json_object_set_new(one, "accepted", count(s->accepted[i]));
         json_array_append_new(sources, one);
     }
     json_object_set_new(o, "sources", sources);

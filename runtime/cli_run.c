@@ -199,6 +199,10 @@ static int run_job(job *j) {
 static int run(const cli_options *o) {
     job j = {.o = o};
     int status = cli_drafts_read(o, &j.drafts);
+    if (status == CLI_OK && o->compare && !j.drafts.n) {
+        cli_error("--compare sets drafted beside plain decoding: name a drafter with --draft or --mode");
+        status = CLI_USAGE;
+    }
     if (status == CLI_OK) status = cli_prompt(o, &j.prompt);
     if (status == CLI_OK) status = run_job(&j);
     cli_answer_free(&j.plain);

@@ -17,6 +17,20 @@ static void on_log(void *ud, dg_log_level level, const char *message) {
     }
 }
 
+/* What is asked for and has no effect is said. */
+static void warn_thinking(const cli_options *o, const dg_model *model) {
+    const dg_message message = {"user", "x"};
+    char *with = NULL, *without = NULL;
+    dg_status st = dg_chat_format(model, &message, 1, 1, &with);
+    if (st == DG_OK) st = dg_chat_format(model, &message, 1, 0, &without);
+    if (st == DG_OK && strcmp(with, without) == 0) {
+        cli_warn("%s changes nothing: this chat format has no switch for thinking",
+                 o->think ? "--think" : "--no-think");
+    }
+    dg_free(with);
+    dg_free(without);
+}
+
 int cli_open(const cli_options *o, dg_model **model) {
     const dg_model_options options = {
         .threads = (int32_t)o->threads,
@@ -30,7 +44,9 @@ int cli_open(const cli_options *o, dg_model **model) {
     cli_progress("opening %s ...", o->model);
     const dg_status st = dg_model_open(o->model, &options, model);
     cli_progress_clear();
-    return st == DG_OK ? CLI_OK : cli_library_error(st, NULL);
+    if (st != DG_OK) return cli_library_error(st, NULL);
+    if (o->think || o->no_think) warn_thinking(o, *model);
+    return CLI_OK;
 }
 
 void cli_session_options(const cli_options *o, const cli_drafts *d, const dg_model *model,

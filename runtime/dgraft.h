@@ -222,7 +222,7 @@ typedef struct dg_stats {
     uint64_t verified_rows;         /* rows of all verify passes, roots included */
     uint64_t drafter_passes;
     uint64_t length[DG_STATS_DEPTH];              /* rounds by tokens appended (last bin: that or more) */
-    uint64_t proposed[DG_STATS_SOURCES], accepted[DG_STATS_SOURCES];     /* nodes by source, 1-based */
+    uint64_t proposed[DG_STATS_SOURCES], accepted[DG_STATS_SOURCES];     /* nodes by drafter, draft[i] at i */
     uint64_t proposed_at[DG_STATS_DEPTH], accepted_at[DG_STATS_DEPTH];   /* nodes by depth, root 0 */
     double prefill_seconds, draft_seconds, verify_seconds, commit_seconds; /* commit: KV, observe, text */
 } dg_stats;

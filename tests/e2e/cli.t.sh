@@ -96,6 +96,7 @@ test_run() {
     same json_logprob -0.25 "$(json logprobs 4)"
     same json_sources '[0, 1, 1, 0, 1]' "$(json sources)"
     same json_acceptance 2.5 "$(json stats acceptance_length)"
+    same json_source_counts '{"drafter": "toy", "proposed": 5, "accepted": 3}' "$(json stats sources 0)"
     same json_identical true "$(json identical)"
     check color 0 "$(printf '\033')\[32m" env NO_COLOR= $run --draft toy --color
     check no_color 0 'NO_COLOR is set' env NO_COLOR=1 $run --draft toy --color
@@ -113,6 +114,9 @@ test_run() {
     check invalid_utf8 0 '^warning: .*byte 2 is 0xFF' "$toy" run -m "$model" -p "$(printf 'a\377b')" -n 2
     printf 'a\000b' >"$tmp/nul"
     check nul_in_chat 1 'NUL byte at 2' "$toy" run -m "$model" --chat -f "$tmp/nul"
+    check compare_nothing 2 'name a drafter' $run --compare
+    check think 0 '"prompt_tokens": 16' $run --chat --think --json -n 1
+    check think_without_switch 0 '^warning: --no-think changes nothing' $run --chat --no-think --chat-template x -n 1
     check verbose 0 'memory for a context' $run -v
 }
 
@@ -164,6 +168,7 @@ test_verify() {
     check verify_different 3 '^3 of 3 cases: 0 identical, 3 different' $verify --draft toy,differ=4
     holds verify_tokens grep -qE 'token 5 .position 24.:  plain "y" .121, .*drafted "#" .35, .*gap 0' "$tmp/out"
     check verify_longer 3 'plain "" .256' "$toy" verify -m "$model" -p x --draft toy,differ=60
+    check verify_shorter 3 'plain "h" .104, .*drafted .end: limit.' "$toy" verify -m "$model" -p x --draft toy,short=2
     check verify_json 3 '' $verify --draft toy,differ=4 --json
     same verify_json_first 4 "$(json cases 0 first_difference)"
     check verify_without_drafter 2 'name a drafter' "$toy" verify -m "$model" -p x
@@ -191,6 +196,8 @@ test_chat() {
     holds chat_suggestion grep -q 'did you mean /reset' "$tmp/err"
     holds chat_full grep -q 'in a context of 200: the message was dropped' "$tmp/err"
     holds chat_help grep -q '^/system TEXT' "$tmp/err"
+    printf '%0300d\nshort\n' 0 | "$toy" chat -m "$model" -c 200 -n 5 >"$tmp/out" 2>"$tmp/err"
+    same chat_goes_on_after_full 1 "$(wc -l <"$tmp/out")"
     printf 'a\nb\n' | "$toy" chat -m "$model" >/dev/full 2>"$tmp/err"
     same chat_full_device 1 "$(grep -c 'cannot write' "$tmp/err")"
 }

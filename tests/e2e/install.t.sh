@@ -28,7 +28,10 @@ test_files() {
     holds uninstall make_quietly DESTDIR="$tmp/root" PREFIX=/opt/dg uninstall
     same uninstall_leaves_nothing '' "$(find "$tmp/root" ! -type d)"
     holds install_prefix make_quietly PREFIX="$prefix" install
+    [ $failures = 0 ] || exit 1
     version=$("$prefix/bin/dgraft" --version | head -1 | cut -d' ' -f2)
+    same version_of_header "$(awk '/#define DG_VERSION_M|#define DG_VERSION_P/ { v = v dot $3; dot = "." } END { print v }' \
+        runtime/dgraft.h)" "$version"
     same version_of_pc "$version" "$(pc --modversion)"
     same version_of_manual "dgraft $version" "$(sed -n 's/^\.TH .*"\(dgraft [0-9.]*\)".*/\1/p' runtime/dgraft.1)"
     same soname libdgraft.so.0 "$(objdump -p "$prefix/lib/libdgraft.so" | sed -n 's/.*SONAME *//p')"

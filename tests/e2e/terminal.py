@@ -38,6 +38,7 @@ for line in open(script):
     verb, _, text = line.rstrip("\n").partition(" ")
     data = text.encode().decode("unicode_escape").encode("latin-1")
     if verb == "send":
+        time.sleep(0.3)  # as people do: the program is asleep in its read by then
         os.write(fd, data)
         continue
     until = time.monotonic() + 20

@@ -27,7 +27,7 @@ struct dg_session {
     uint8_t source[MAX_CONTEXT];
     size_t n, n_prompt;
     bool drafted, ignore_stop;
-    long differ, fail, sleep_ms;
+    long differ, fail, stop_at, sleep_ms;
     dg_stop why;
     dg_stats stats;
 };
@@ -104,13 +104,15 @@ bool dg_is_stop(const dg_model *model, int32_t id) {
 
 dg_status dg_chat_format(const dg_model *model, const dg_message *messages, size_t n, int thinking,
                          char **text) {
-    (void)model;
     size_t len = 16;
     for (size_t i = 0; i < n; i++) len += strlen(messages[i].role) + strlen(messages[i].content) + 8;
     *text = calloc(1, len);
     for (size_t i = 0; i < n; i++)
         sprintf(*text + strlen(*text), "<%s>%s\n", messages[i].role, messages[i].content);
-    strcat(*text, thinking > 0 ? "<think>" : thinking == 0 ? "<plain>" : "<answer>");
+    const bool has_switch = !model->options.chat_template;
+    strcat(*text, has_switch && thinking > 0    ? "<think>"
+                  : has_switch && thinking == 0 ? "<plain>"
+                                                : "<answer>");
     return DG_OK;
 }
 
@@ -138,6 +140,7 @@ dg_status dg_session_create(dg_model *model, const dg_session_options *o, dg_ses
     s->drafted = o->n_draft > 0;
     s->differ = s->drafted ? parameter(o->draft, "differ=") : -1;
     s->fail = s->drafted ? parameter(o->draft, "fail=") : -1;
+    s->stop_at = s->drafted ? parameter(o->draft, "short=") : -1;
     s->sleep_ms = s->drafted ? parameter(o->draft, "sleep=") : -1;
     *out = s;
     return DG_OK;
@@ -169,7 +172,7 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
                               void *ud, dg_stop *why) {
     for (size_t k = 0; s->why == DG_STOP_NONE; k++) {
         if ((long)k == s->fail) return fail(DG_ERR_DEVICE, "the toy failed, as it was told");
-        if (limit && k == limit) {
+        if ((limit && k == limit) || (long)k == s->stop_at) {
             s->why = DG_STOP_LIMIT;
             break;
         }
@@ -189,8 +192,8 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
         s->n++;
         s->stats.tokens++;
         s->stats.rounds += !accepted;
-        s->stats.proposed[1] += s->drafted ? 1 : 0;
-        s->stats.accepted[1] += accepted;
+        s->stats.proposed[0] += s->drafted ? 1 : 0;
+        s->stats.accepted[0] += accepted;
         if (s->sleep_ms > 0) nanosleep(&(struct timespec){.tv_nsec = s->sleep_ms * 1000000}, NULL);
         const char text = (char)token;
         const dg_piece p = {&text, token != STOP, token, accepted, -0.25f};
