@@ -114,11 +114,12 @@ void dg_gguf_out_meta(dg_gguf_out *g, const dg_meta *m) {
 
 static uint32_t code_of(dg_dtype dtype) {
     static const uint8_t code[DG_DTYPE_COUNT] = {
-        [DG_F32] = 0,      [DG_F16] = 1,      [DG_Q4_0] = 2,   [DG_Q4_1] = 3,     [DG_Q5_0] = 6,    [DG_Q5_1] = 7,
-        [DG_Q8_0] = 8,     [DG_Q2_K] = 10,    [DG_Q3_K] = 11,  [DG_Q4_K] = 12,    [DG_Q5_K] = 13,   [DG_Q6_K] = 14,
-        [DG_IQ2_XXS] = 16, [DG_IQ2_XS] = 17,  [DG_IQ3_XXS] = 18, [DG_IQ1_S] = 19, [DG_IQ4_NL] = 20, [DG_IQ3_S] = 21,
-        [DG_IQ2_S] = 22,   [DG_IQ4_XS] = 23,  [DG_I8] = 24,    [DG_I16] = 25,     [DG_I32] = 26,    [DG_I64] = 27,
-        [DG_F64] = 28,     [DG_IQ1_M] = 29,   [DG_BF16] = 30,  [DG_TQ1_0] = 34,   [DG_TQ2_0] = 35,  [DG_MXFP4] = 39,
+        [DG_F32] = 0,    [DG_F16] = 1,     [DG_Q4_0] = 2,     [DG_Q4_1] = 3,    [DG_Q5_0] = 6,
+        [DG_Q5_1] = 7,   [DG_Q8_0] = 8,    [DG_Q2_K] = 10,    [DG_Q3_K] = 11,   [DG_Q4_K] = 12,
+        [DG_Q5_K] = 13,  [DG_Q6_K] = 14,   [DG_IQ2_XXS] = 16, [DG_IQ2_XS] = 17, [DG_IQ3_XXS] = 18,
+        [DG_IQ1_S] = 19, [DG_IQ4_NL] = 20, [DG_IQ3_S] = 21,   [DG_IQ2_S] = 22,  [DG_IQ4_XS] = 23,
+        [DG_I8] = 24,    [DG_I16] = 25,    [DG_I32] = 26,     [DG_I64] = 27,    [DG_F64] = 28,
+        [DG_IQ1_M] = 29, [DG_BF16] = 30,   [DG_TQ1_0] = 34,   [DG_TQ2_0] = 35,  [DG_MXFP4] = 39,
         [DG_NVFP4] = 40};
     assert(dtype == DG_F32 || code[dtype] != 0);
     return code[dtype];

@@ -1,4 +1,4 @@
-/* Building a GGUF v3 file: keys, then the tensor directory, then (by the caller, in the directory's order) the
+/* Building a GGUF v3 file: keys, tensor directory, and then, by the caller and in the directory's order, the
  * data. The reader is gguf.c. Knows the container, not what the keys mean.
  *
  * Everything before the data is collected in memory. Failures stick (MEMORY) and come out of
@@ -36,18 +36,17 @@ void dg_gguf_out_item(dg_gguf_out *g, const char *s, size_t len);
 /* A key of another file as it stands there. */
 void dg_gguf_out_meta(dg_gguf_out *g, const dg_meta *m);
 
-/* Adds a directory entry; dim slowest first. UNSUPPORTED never: every dtype but u8 and bool has a code
- * (those are asserted away). */
+/* Adds a directory entry; dim slowest first. Every dtype but u8 and bool has a code in GGUF; those assert. */
 void dg_gguf_out_tensor(dg_gguf_out *g, const char *name, dg_dtype dtype, const int64_t *dim, int32_t n_dim);
 
 /* Writes everything up to the first byte of data. */
 dg_status dg_gguf_out_header(const dg_gguf_out *g, dg_out *o);
 void dg_gguf_out_clear(dg_gguf_out *g);
 
-/* tokenizer.ggml.* and tokenizer.chat_template out of the Hugging Face files in dir (tokenizer.json,
- * tokenizer_config.json, chat_template.jinja, config.json for special ids). The list of tokens is filled up to n_vocab
- * with unused ones; FORMAT if there are more. UNSUPPORTED for a tokenizer that GGUF has no name for: then what
- * is not known is named. */
-dg_status dg_gguf_out_tokenizer(dg_gguf_out *g, const char *dir, int32_t n_vocab);
+/* tokenizer.ggml.* and tokenizer.chat_template out of the Hugging Face files in dir: tokenizer.json,
+ * tokenizer_config.json, chat_template.jinja, and config.json for special ids. The list of tokens is filled
+ * up to n_vocab with unused ones; FORMAT if there are more. UNSUPPORTED for a tokenizer that GGUF has no name
+ * for, with the part that is not known. *eos: the end-of-text id that was written, -1 for none. */
+dg_status dg_gguf_out_tokenizer(dg_gguf_out *g, const char *dir, int32_t n_vocab, int32_t *eos);
 
 #endif

@@ -1,7 +1,7 @@
 /* A Hugging Face tokenizer as GGUF keys, so that llama.cpp tokenizes as the original does.
  *
- * GGUF has no patterns: it names the pre-tokenizer, and a name stands for code in the reader. A tokenizer whose
- * pre-tokenizer has no name here is refused. Knows nothing of encoding (tokenizer.c). */
+ * GGUF has no patterns: it names the pre-tokenizer, and a name stands for code in the reader. A tokenizer
+ * whose pre-tokenizer has no name here is refused. Knows nothing of encoding (tokenizer.c). */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,8 +17,8 @@ enum { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 
 /* ---- pre-tokenizers --------------------------------------------------------------------------- */
 
-/* Steps as flatten_step writes them: a Split is its pattern, "digits" cuts every digit off, "bytes" is ByteLevel
- * without and "bytes+words" with GPT-2's pattern. */
+/* Steps as flatten_step writes them: a Split is its pattern, "digits" cuts every digit off, "bytes" is
+ * ByteLevel without and "bytes+words" with GPT-2's pattern. */
 static const struct {
     const char *name, *step[MAX_STEPS];
 } pre_tokenizers[] = {
@@ -36,7 +36,8 @@ static const struct {
      {"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
       "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
       "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
-      "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+      "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}|"
+      " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
       "bytes"}},
     {"deepseek-v3",
      {"\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
@@ -49,11 +50,12 @@ static const struct {
 
 /* What is read of the files, and the list of tokens being made of it. */
 typedef struct source {
-    const char *dir, *what; /* what: path of tokenizer.json, for messages */
-    json_t *tokenizer, *config, *model_config; /* tokenizer.json; tokenizer_config.json, config.json or NULL */
-    const char **text;                         /* [n_vocab] NULL: no such id */
+    const char *dir, *what;        /* what: path of tokenizer.json, for messages */
+    json_t *tokenizer;             /* tokenizer.json */
+    json_t *config, *model_config; /* tokenizer_config.json, config.json; NULL if absent */
+    const char **text;             /* [n_vocab] NULL: no such id */
     int32_t *type;
-    int32_t n_vocab;
+    int32_t n_vocab, eos;
     bool byte_level;
 } source;
 
@@ -83,7 +85,8 @@ static bool flatten_step(const json_t *j, const char **step, size_t *n) {
         return json_is_true(json_object_get(j, "individual_digits"));
     }
     const char *regex = text_at(json_object_get(j, "pattern"), "Regex"), *behavior = text_at(j, "behavior");
-    if (strcmp(type, "Split") != 0 || !regex || !behavior || json_is_true(json_object_get(j, "invert"))) return false;
+    if (strcmp(type, "Split") != 0 || !regex || !behavior || json_is_true(json_object_get(j, "invert")))
+        return false;
     step[(*n)++] = regex;
     return strcmp(behavior, "Isolated") == 0;
 }
@@ -101,7 +104,8 @@ static dg_status name_pre_tokenizer(const source *s, const char **name) {
         }
     }
     DG_FAIL(DG_ERR_UNSUPPORTED,
-            "%s: GGUF has no name for this pre_tokenizer (step %zu: %s); known: gpt-2, smollm, llama-bpe, qwen2, gpt-4o, "
+            "%s: GGUF has no name for this pre_tokenizer (step %zu: %s); known: gpt-2, smollm, llama-bpe, "
+            "qwen2, gpt-4o, "
             "deepseek-v3, deepseek-coder",
             s->what, n, n && step[n - 1] ? step[n - 1] : "none");
 }
@@ -109,8 +113,9 @@ static dg_status name_pre_tokenizer(const source *s, const char **name) {
 /* ---- tokens ----------------------------------------------------------------------------------- */
 
 static dg_status add_token(source *s, const char *text, int64_t id, int32_t type) {
-    DG_CHECK(id >= 0 && id < s->n_vocab, DG_ERR_FORMAT, "%s: token \"%.40s\": expected an id from 0 to %d, found %lld",
-             s->what, text, s->n_vocab - 1, (long long)id);
+    DG_CHECK(id >= 0 && id < s->n_vocab, DG_ERR_FORMAT,
+             "%s: token \"%.40s\": expected an id from 0 to %d, found %lld", s->what, text, s->n_vocab - 1,
+             (long long)id);
     s->text[id] = text;
     s->type[id] = type;
     return DG_OK;
@@ -131,10 +136,13 @@ static dg_status collect_tokens(source *s) {
     json_array_foreach(json_object_get(s->tokenizer, "added_tokens"), i, added) {
         text = text_at(added, "content");
         id = json_object_get(added, "id");
-        DG_CHECK(text && json_is_integer(id), DG_ERR_FORMAT, "%s: added_tokens[%zu]: expected content and id", s->what, i);
+        DG_CHECK(text && json_is_integer(id), DG_ERR_FORMAT, "%s: added_tokens[%zu]: expected content and id",
+                 s->what, i);
         const bool special = json_is_true(json_object_get(added, "special"));
         DG_TRY(add_token(s, text, json_integer_value(id),
-                         unknown && strcmp(text, unknown) == 0 ? UNKNOWN : special ? CONTROL : USER_DEFINED));
+                         unknown && strcmp(text, unknown) == 0 ? UNKNOWN
+                         : special                             ? CONTROL
+                                                               : USER_DEFINED));
     }
     return DG_OK;
 }
@@ -168,18 +176,19 @@ static bool merge_halves(const json_t *m, dg_str half[2]) {
             half[k] = (dg_str){json_string_value(part), json_string_length(part)};
         }
     }
-    return half[0].len && half[1].len && !memchr(half[0].ptr, ' ', half[0].len) && !memchr(half[1].ptr, ' ', half[1].len);
+    return half[0].len && half[1].len && !memchr(half[0].ptr, ' ', half[0].len) &&
+           !memchr(half[1].ptr, ' ', half[1].len);
 }
 
 /* Calls use for each merge, in order of rank. */
-static dg_status each_merge(source *s, dg_status (*use)(source *s, void *ud, size_t rank, const dg_str half[2]),
-                            void *ud) {
+static dg_status
+each_merge(source *s, dg_status (*use)(source *s, void *ud, size_t rank, const dg_str half[2]), void *ud) {
     const json_t *m;
     size_t i;
     json_array_foreach(json_object_get(json_object_get(s->tokenizer, "model"), "merges"), i, m) {
         dg_str half[2];
-        DG_CHECK(merge_halves(m, half), DG_ERR_FORMAT, "%s: model.merges[%zu]: expected two texts without spaces",
-                 s->what, i);
+        DG_CHECK(merge_halves(m, half), DG_ERR_FORMAT,
+                 "%s: model.merges[%zu]: expected two texts without spaces", s->what, i);
         DG_TRY(use(s, ud, i, half));
     }
     return DG_OK;
@@ -198,8 +207,9 @@ static dg_status put_merge(source *s, void *ud, size_t rank, const dg_str half[2
     return DG_OK;
 }
 
-/* SentencePiece has no merges: of two neighbouring pieces it joins those that make the token of the best score. The
- * merges of tokenizer.json came from those scores, so minus the smallest rank orders them the same way. */
+/* SentencePiece has no merges: of two neighbouring pieces it joins those that make the token of the best
+ * score. The merges of tokenizer.json came from those scores, so minus the smallest rank orders them the same
+ * way. */
 static dg_status score_merge(source *s, void *ud, size_t rank, const dg_str half[2]) {
     float *score = ud;
     char joined[1024];
@@ -210,7 +220,8 @@ static dg_status score_merge(source *s, void *ud, size_t rank, const dg_str half
     joined[n] = 0;
     const json_t *vocab = json_object_get(json_object_get(s->tokenizer, "model"), "vocab");
     const json_t *id = json_object_get(vocab, joined);
-    if (json_is_integer(id) && score[json_integer_value(id)] == 0) score[json_integer_value(id)] = -(float)(rank + 1);
+    if (json_is_integer(id) && score[json_integer_value(id)] == 0)
+        score[json_integer_value(id)] = -(float)(rank + 1);
     return DG_OK;
 }
 
@@ -252,10 +263,6 @@ static const char *template_end(const json_t *post, bool last) {
     return text_at(json_object_get(json_array_get(single, last ? n - 1 : 0), "SpecialToken"), "id");
 }
 
-static void put_id(dg_gguf_out *g, const char *key, int64_t id, const source *s) {
-    if (id >= 0 && id < s->n_vocab) dg_gguf_out_u32(g, key, (uint32_t)id);
-}
-
 /* config.json's eos_token_id may be a list: the first of it. */
 static int64_t config_id(const source *s, const char *key) {
     const json_t *j = json_object_get(s->model_config, key);
@@ -263,7 +270,7 @@ static int64_t config_id(const source *s, const char *key) {
     return json_is_integer(j) ? json_integer_value(j) : -1;
 }
 
-static void put_special(dg_gguf_out *g, const source *s) {
+static void put_special(dg_gguf_out *g, source *s) {
     static const struct {
         const char *role, *config, *key, *add;
     } roles[] = {
@@ -282,14 +289,17 @@ static void put_special(dg_gguf_out *g, const source *s) {
         if (!text && i == 2) text = text_at(json_object_get(s->tokenizer, "model"), "unk_token");
         int64_t id = find_token(s, text);
         if (id < 0) id = config_id(s, roles[i].config);
-        put_id(g, roles[i].key, id, s);
+        if (id < 0 || id >= s->n_vocab) id = -1;
+        if (id >= 0) dg_gguf_out_u32(g, roles[i].key, (uint32_t)id);
+        if (i == 1) s->eos = (int32_t)id;
         if (!roles[i].add) continue;
         char flag[24];
         snprintf(flag, sizeof flag, "add_%s_token", roles[i].role);
         const json_t *wish = json_object_get(s->config, flag);
         if (json_is_boolean(wish) || added)
             dg_gguf_out_bool(g, roles[i].add,
-                             json_is_boolean(wish) ? json_is_true(wish) : id >= 0 && find_token(s, added) == id);
+                             json_is_boolean(wish) ? json_is_true(wish)
+                                                   : id >= 0 && find_token(s, added) == id);
     }
 }
 
@@ -324,7 +334,8 @@ static bool adds_space(const json_t *j) {
     if (strcmp(type, "Prepend") == 0) return true;
     if (strcmp(type, "Metaspace") == 0)
         return scheme ? strcmp(scheme, "never") != 0 : !json_is_false(json_object_get(j, "add_prefix_space"));
-    json_array_foreach(json_object_get(j, strcmp(type, "Sequence") == 0 ? "normalizers" : "pretokenizers"), i, child) {
+    json_array_foreach(json_object_get(j, strcmp(type, "Sequence") == 0 ? "normalizers" : "pretokenizers"), i,
+                       child) {
         if (adds_space(child)) return true;
     }
     return false;
@@ -346,7 +357,8 @@ static dg_status put_all(dg_gguf_out *g, source *s) {
     const char *type = text_at(model, "type"), *pre = "default";
     DG_CHECK(json_is_object(json_object_get(model, "vocab")) && json_is_array(merges) &&
                  (!type || strcmp(type, "BPE") == 0),
-             DG_ERR_UNSUPPORTED, "%s: model.type %s; expected BPE with a vocab and merges", s->what, type ? type : "?");
+             DG_ERR_UNSUPPORTED, "%s: model.type %s; expected BPE with a vocab and merges", s->what,
+             type ? type : "?");
     const json_t *pre_tokenizer = json_object_get(s->tokenizer, "pre_tokenizer");
     s->byte_level = mentions_byte_level(pre_tokenizer);
     DG_CHECK(s->byte_level || json_is_true(json_object_get(model, "byte_fallback")), DG_ERR_UNSUPPORTED,
@@ -380,12 +392,12 @@ static dg_status read_json(const char *dir, const char *name, bool required, jso
     return st;
 }
 
-dg_status dg_gguf_out_tokenizer(dg_gguf_out *g, const char *dir, int32_t n_vocab) {
+dg_status dg_gguf_out_tokenizer(dg_gguf_out *g, const char *dir, int32_t n_vocab, int32_t *eos) {
     char what[PATH_MAX];
     snprintf(what, sizeof what, "%s/tokenizer.json", dir);
-    DG_CHECK(n_vocab > 0 && n_vocab <= MAX_VOCAB, DG_ERR_FORMAT, "%s: vocab_size: expected 1 to %d, found %d", what,
-             MAX_VOCAB, n_vocab);
-    source s = {.dir = dir, .what = what, .n_vocab = n_vocab};
+    DG_CHECK(n_vocab > 0 && n_vocab <= MAX_VOCAB, DG_ERR_FORMAT, "%s: vocab_size: expected 1 to %d, found %d",
+             what, MAX_VOCAB, n_vocab);
+    source s = {.dir = dir, .what = what, .n_vocab = n_vocab, .eos = -1};
     s.text = dg_mem_calloc((size_t)n_vocab, sizeof *s.text);
     s.type = dg_mem_calloc((size_t)n_vocab, sizeof *s.type);
     dg_status st = DG_OK;
@@ -394,6 +406,7 @@ dg_status dg_gguf_out_tokenizer(dg_gguf_out *g, const char *dir, int32_t n_vocab
     if (st == DG_OK) st = read_json(dir, "tokenizer_config.json", false, &s.config);
     if (st == DG_OK) st = read_json(dir, "config.json", false, &s.model_config);
     if (st == DG_OK) st = put_all(g, &s);
+    if (st == DG_OK) *eos = s.eos;
     json_decref(s.tokenizer);
     json_decref(s.config);
     json_decref(s.model_config);

@@ -87,7 +87,8 @@ dg_status dg_out_commit(dg_out *o) {
     /* The data before the name: a crash must not leave a complete-looking file. */
     if (st == DG_OK && fsync(o->fd) != 0 && errno != EINVAL && errno != ENOTSUP)
         st = dg_fail(DG_ERR_IO, "%s: cannot write: %s", o->path, strerror(errno));
-    if (close(o->fd) != 0 && st == DG_OK) st = dg_fail(DG_ERR_IO, "%s: cannot write: %s", o->path, strerror(errno));
+    if (close(o->fd) != 0 && st == DG_OK)
+        st = dg_fail(DG_ERR_IO, "%s: cannot write: %s", o->path, strerror(errno));
     if (st == DG_OK && rename(o->part, o->path) != 0)
         st = dg_fail(DG_ERR_IO, "%s: cannot rename %s to it: %s", o->path, o->part, strerror(errno));
     if (st != DG_OK) unlink(o->part);

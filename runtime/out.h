@@ -1,5 +1,5 @@
-/* A file that appears under its name only when it is complete: it grows under a temporary name beside it and is
- * renamed at the end. Knows nothing of what is written.
+/* A file that appears under its name only when it is complete: it grows under a temporary name beside it and
+ * is renamed at the end. Knows nothing of what is written.
  *
  * Write errors stick: after the first one writes do nothing, and dg_out_commit returns it. */
 #ifndef DG_OUT_H
