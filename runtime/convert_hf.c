@@ -125,8 +125,8 @@ static dg_status header_text(const dg_job *j, char **out, size_t *len) {
 }
 
 static dg_status write_weights(dg_job *j, const char *dir) {
-    char *text;
-    size_t len;
+    char *text = NULL;
+    size_t len = 0;
     dg_out *o = NULL;
     DG_TRY(header_text(j, &text, &len));
     dg_status st = open_in(dir, "model.safetensors", &o);

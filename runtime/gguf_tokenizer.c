@@ -17,8 +17,13 @@ enum { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 
 /* ---- pre-tokenizers --------------------------------------------------------------------------- */
 
+#define QWEN2_WORDS                                                                                          \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"      \
+    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
 /* Steps as flatten_step writes them: a Split is its pattern, "digits" cuts every digit off, "bytes" is
- * ByteLevel without and "bytes+words" with GPT-2's pattern. */
+ * ByteLevel without and "bytes+words" with GPT-2's pattern; "NFC" is the normaliser, which GGUF counts among
+ * them. */
 static const struct {
     const char *name, *step[MAX_STEPS];
 } pre_tokenizers[] = {
@@ -28,9 +33,12 @@ static const struct {
      {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
       "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
       "bytes"}},
-    {"qwen2",
-     {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-      "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    {"qwen2", {"NFC", QWEN2_WORDS, "bytes"}},
+    {"deepseek-r1-qwen", {QWEN2_WORDS, "bytes"}},
+    {"qwen35",
+     {"NFC",
+      "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}|"
+      " ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
       "bytes"}},
     {"gpt-4o",
      {"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
@@ -94,6 +102,14 @@ static bool flatten_step(const json_t *j, const char **step, size_t *n) {
 static dg_status name_pre_tokenizer(const source *s, const char **name) {
     const char *step[MAX_STEPS] = {NULL};
     size_t n = 0;
+    const json_t *normalizer = json_object_get(s->tokenizer, "normalizer");
+    const char *normal = text_at(normalizer, "type");
+    if (normalizer && !json_is_null(normalizer)) {
+        DG_CHECK(normal && strcmp(normal, "NFC") == 0, DG_ERR_UNSUPPORTED,
+                 "%s: normalizer %s has no counterpart in GGUF; expected none or NFC", s->what,
+                 normal ? normal : "without a type");
+        step[n++] = "NFC";
+    }
     if (flatten_step(json_object_get(s->tokenizer, "pre_tokenizer"), step, &n)) {
         for (size_t i = 0; i < sizeof pre_tokenizers / sizeof *pre_tokenizers; i++) {
             size_t k = 0;
@@ -105,8 +121,7 @@ static dg_status name_pre_tokenizer(const source *s, const char **name) {
     }
     DG_FAIL(DG_ERR_UNSUPPORTED,
             "%s: GGUF has no name for this pre_tokenizer (step %zu: %s); known: gpt-2, smollm, llama-bpe, "
-            "qwen2, gpt-4o, "
-            "deepseek-v3, deepseek-coder",
+            "qwen2, deepseek-r1-qwen, qwen35, gpt-4o, deepseek-v3, deepseek-coder",
             s->what, n, n && step[n - 1] ? step[n - 1] : "none");
 }
 
