@@ -42,15 +42,14 @@ static const char *torch_name(dg_dtype type) {
     return type == DG_F32 ? "float32" : type == DG_F16 ? "float16" : "bfloat16";
 }
 
-/* The source's own, but for the type, which transformers 5 spells dtype. */
-static dg_status copy_config(const dg_job *j, json_t **out) {
-    json_t *c = json_deep_copy(j->file->config);
+/* The source's own, but for the type, which transformers 5 spells dtype. Changed in place: the file is this
+ * job's, and a copy that ran out of memory would lack keys without saying so. */
+static dg_status retype_config(const dg_job *j, json_t **out) {
+    json_t *c = j->file->config;
     const char *key = json_object_get(c, "dtype") ? "dtype" : "torch_dtype";
-    if (!c || json_object_set_new(c, key, json_string(torch_name(j->type))) != 0) {
-        json_decref(c);
-        DG_FAIL(DG_ERR_MEMORY, "%s: no memory for config.json", j->in);
-    }
-    *out = c;
+    DG_CHECK(json_object_set_new(c, key, json_string(torch_name(j->type))) == 0, DG_ERR_MEMORY,
+             "%s: no memory for config.json", j->in);
+    *out = json_incref(c);
     return DG_OK;
 }
 
@@ -58,7 +57,7 @@ static dg_status write_config(const dg_job *j, const char *dir) {
     json_t *config;
     dg_out *o = NULL;
     if (j->file->container == DG_CONTAINER_SAFETENSORS)
-        DG_TRY(copy_config(j, &config));
+        DG_TRY(retype_config(j, &config));
     else
         DG_TRY(
             dg_config_to_json(j->in, &j->config, j->weights.rope_freqs.data, torch_name(j->type), &config));
