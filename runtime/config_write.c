@@ -2,6 +2,8 @@
 #include "runtime/config_write.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/config_read.h"
@@ -124,7 +126,15 @@ static void set(object *o, const char *key, json_t *value) {
 static void set_int(object *o, const char *key, int64_t v) { set(o, key, json_integer(v)); }
 static void set_bool(object *o, const char *key, bool v) { set(o, key, json_boolean(v)); }
 static void set_text(object *o, const char *key, const char *v) { set(o, key, json_string(v)); }
-static void set_real(object *o, const char *key, float v) { set(o, key, json_real((double)v)); }
+
+/* The shortest decimal that reads back as v: 1e-05, not 9.99999974737875e-06. */
+static void set_real(object *o, const char *key, float v) {
+    char text[32];
+    int digits = 1;
+    do snprintf(text, sizeof text, "%.*g", digits, (double)v);
+    while (strtof(text, NULL) != v && digits++ < 9);
+    set(o, key, json_real(strtod(text, NULL)));
+}
 
 static void set_ints(object *o, const char *key, const int32_t *v, int32_t n) {
     json_t *list = json_array();

@@ -177,7 +177,7 @@ static void test_directory(void **state) {
 /* Stop ids: the tokenizer's end of text first, then the others, as far as GGUF has keys. */
 static void test_stops(void **state) {
     (void)state;
-    edit_config(draft, "config.json", "eos_token_id", json_pack("[i,i,i,i]", 7, 3, 9, 11));
+    edit_config(draft, "config.json", "eos_token_id", json_pack("[i,i,i,i]", 7, 1, 3, 9));
     check_ok(dg_convert_with(draft, llama, temp("s.gguf"), DG_F16, NULL, NULL));
     dg_file *f = open_file(temp("s.gguf"));
     uint64_t v;
@@ -442,6 +442,32 @@ static void test_lost_factors(void **state) {
     check_ok(dg_convert(temp("rope.gguf"), temp("rope3.gguf"), DG_F16, NULL, NULL)); /* GGUF to GGUF may */
 }
 
+/* YaRN's own numbers survive; llama.cpp's factor leaves out what llama.cpp multiplies it with, 0.1 ln 4 + 1.
+ */
+static void test_yarn(void **state) {
+    (void)state;
+    fixture_model(temp("yarn"), FIXTURE_QWEN3);
+    edit_config(temp("yarn"), "config.json", "rope_scaling",
+                json_pack("{s:s,s:f,s:f,s:f,s:f,s:i}", "rope_type", "yarn", "factor", 4.0, "beta_fast", 16.0,
+                          "beta_slow", 2.0, "attention_factor", 1.3, "original_max_position_embeddings", 64));
+    check_ok(dg_convert(temp("yarn"), temp("yarn.gguf"), DG_F32, NULL, NULL));
+    check_ok(dg_convert(temp("yarn.gguf"), temp("yarn2"), DG_F32, NULL, NULL));
+    dg_file *a = open_file(temp("yarn")), *b = open_file(temp("yarn2")), *g = open_file(temp("yarn.gguf"));
+    double factor;
+    assert_true(dg_meta_f64(g, "qwen3.rope.scaling.attn_factor", &factor, NULL));
+    assert_true(fabs(factor - 1.3 / 1.13862943611199) < 1e-6);
+    dg_config c, d;
+    check_ok(dg_config_read(a, &c));
+    check_ok(dg_config_read(b, &d));
+    assert_true(c.rope_factor == d.rope_factor && c.yarn_beta_fast == d.yarn_beta_fast);
+    assert_true(c.yarn_beta_slow == d.yarn_beta_slow && c.rope_original == d.rope_original);
+    assert_true(fabsf(c.yarn_attn_factor - d.yarn_attn_factor) < 1e-6f);
+    dg_file_close(a), dg_file_close(b), dg_file_close(g);
+    edit_config(temp("yarn"), "config.json", "rope_scaling",
+                json_pack("{s:s,s:f,s:b}", "rope_type", "yarn", "factor", 4.0, "truncate", 0));
+    fail_clean(temp("yarn"), temp("yarn3.gguf"), DG_F32, DG_ERR_UNSUPPORTED, "truncate");
+}
+
 /* Writing stops after a few kilobytes, as on a full disk: the old file stays, nothing else. */
 static void test_full_disk(void **state) {
     (void)state;
@@ -500,8 +526,8 @@ int main(void) {
         cmocka_unit_test(test_progress),     cmocka_unit_test(test_byte_level),
         cmocka_unit_test(test_pieces),       cmocka_unit_test(test_unknown_tokenizers),
         cmocka_unit_test(test_refusals),     cmocka_unit_test(test_f16_range),
-        cmocka_unit_test(test_lost_factors), cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_lost_factors), cmocka_unit_test(test_yarn),
+        cmocka_unit_test(test_full_disk),    cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
