@@ -10,6 +10,7 @@
 #include "runtime/config.h"
 #include "runtime/convert.h"
 #include "runtime/gguf_out.h"
+#include "runtime/tokenizer.h"
 
 static bool have;
 static char tmp[64];
@@ -259,6 +260,31 @@ static void check_score_order(const dg_file *want, const dg_file *got) {
     assert_in_range(compared, 1000, 10000000);
 }
 
+/* Both spellings give the same ids for every text of the set. */
+static void check_same_ids(const char *name, const dg_file *f) {
+    dg_tokenizer *a = NULL, *b = NULL;
+    check_ok(dg_tokenizer_open_json(golden_path("tokenizer/%s", name), &a));
+    check_ok(dg_tokenizer_open_gguf(f, &b));
+    json_t *expected = golden_json("tokenizer/%s/expected.json", name), *entry;
+    size_t i;
+    json_array_foreach(json_object_get(expected, "encode"), i, entry) {
+        enum { CAP = 1 << 13 };
+        static int32_t x[CAP], y[CAP];
+        size_t n, m;
+        const json_t *text = json_object_get(entry, "text");
+        const char *p = json_string_value(text);
+        const int flags = DG_ENCODE_SPECIAL | DG_ENCODE_BOS;
+        check_ok(dg_tokenizer_encode(a, p, json_string_length(text), flags, x, CAP, &n));
+        check_ok(dg_tokenizer_encode(b, p, json_string_length(text), flags, y, CAP, &m));
+        assert_true(n <= CAP);
+        if (n != m || memcmp(x, y, n * sizeof *x) != 0)
+            fail_msg("%s: text %d has other ids: \"%s\"", name, (int)i, p);
+    }
+    assert_true(i > 100);
+    json_decref(expected);
+    dg_tokenizer_close(a), dg_tokenizer_close(b);
+}
+
 static void test_tokenizers(void **state) {
     (void)state;
     if (!have || !golden_have("tokenizer/gpt2/vocab.gguf")) skip();
@@ -287,6 +313,7 @@ static void test_tokenizers(void **state) {
             else
                 check_meta(names[i], m, got);
         }
+        check_same_ids(names[i], got);
         dg_file_close(want), dg_file_close(got);
     }
 }
