@@ -22,8 +22,8 @@ bool dg_job_beside(const dg_job *j, const char *name, char *path, size_t cap) {
     struct stat st;
     const char *in = j->file->path, *slash = strrchr(in, '/');
     const bool dir = stat(in, &st) == 0 && S_ISDIR(st.st_mode);
-    const int n = dir ? snprintf(path, cap, "%s/%s", in, name)
-                      : snprintf(path, cap, "%.*s%s", slash ? (int)(slash - in) + 1 : 0, in, name);
+    const int len = dir ? (int)strlen(in) : slash ? (int)(slash - in) : 1;
+    const int n = snprintf(path, cap, "%.*s%s%s", len, dir || slash ? in : ".", *name ? "/" : "", name);
     return n > 0 && (size_t)n < cap;
 }
 

@@ -43,12 +43,13 @@ static dg_status put_foreign_tokenizer(const dg_job *j, dg_gguf_out *g, const ch
     dg_file *f;
     uint64_t id;
     DG_TRY(dg_gguf_open(path, &f));
-    if (dg_meta_find(f, "tokenizer.ggml.tokens")) {
-        copy_tokenizer(f, g);
-        if (dg_meta_u64(f, "tokenizer.ggml.eos_token_id", &id, NULL)) *eos = (int32_t)id;
-    }
+    dg_status rc = DG_OK;
+    if (!dg_meta_find(f, "tokenizer.ggml.tokens"))
+        rc = dg_fail(DG_ERR_FORMAT, "%s: expected a tokenizer (tokenizer.ggml.tokens), found none", path);
+    copy_tokenizer(f, g);
+    if (dg_meta_u64(f, "tokenizer.ggml.eos_token_id", &id, NULL)) *eos = (int32_t)id;
     dg_file_close(f);
-    return DG_OK;
+    return rc;
 }
 
 /* Keys for a source that is a directory. */
@@ -61,7 +62,7 @@ static dg_status put_tokenizer(const dg_job *j, dg_gguf_out *g, const char *toke
     if (tokenizer) {
         DG_TRY(put_foreign_tokenizer(j, g, tokenizer, &eos));
     } else if (own || j->config.arch != DG_ARCH_DFLASH) {
-        path[strlen(path) - strlen("/tokenizer.json")] = 0;
+        dg_job_beside(j, "", path, sizeof path);
         DG_TRY(dg_gguf_out_tokenizer(g, path, j->config.vocab_size, &eos));
     } else if (j->config.bos >= 0) {
         dg_gguf_out_u32(g, "tokenizer.ggml.bos_token_id", (uint32_t)j->config.bos);

@@ -45,7 +45,7 @@ size_t dg_item_bytes(const dg_item *it);
 /* Writes the data of one tensor. */
 dg_status dg_job_write(dg_job *j, const dg_item *it, dg_out *o);
 
-/* Path of a file beside the source's weights; false if it is too long. */
+/* Path of a file in the directory of the source, or of the directory (name ""); false if it is too long. */
 bool dg_job_beside(const dg_job *j, const char *name, char *path, size_t cap);
 
 dg_status dg_job_to_gguf(dg_job *j, const char *tokenizer);

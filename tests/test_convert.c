@@ -174,6 +174,23 @@ static void test_directory(void **state) {
     unlink(path);
 }
 
+/* The weights' file by itself, with and without a folder in its name, finds what lies beside it. */
+static void test_bare_file(void **state) {
+    (void)state;
+    char path[192], here[1024];
+    snprintf(path, sizeof path, "%s/model.safetensors", qwen3);
+    check_ok(dg_convert(path, temp("f.gguf"), DG_F16, NULL, NULL));
+    assert_non_null(getcwd(here, sizeof here));
+    assert_int_equal(chdir(qwen3), 0);
+    const dg_status st = dg_convert("model.safetensors", temp("g.gguf"), DG_F16, NULL, NULL);
+    assert_int_equal(chdir(here), 0);
+    check_ok(st);
+    dg_file *a = open_file(temp("f.gguf")), *b = open_file(temp("g.gguf"));
+    assert_int_equal(a->n_meta, b->n_meta);
+    assert_non_null(dg_meta_find(b, "tokenizer.ggml.tokens"));
+    dg_file_close(a), dg_file_close(b);
+}
+
 /* Stop ids: the tokenizer's end of text first, then the others, as far as GGUF has keys. */
 static void test_stops(void **state) {
     (void)state;
@@ -375,6 +392,10 @@ static void test_refusals(void **state) {
     mkdir(temp("empty"), 0777);
     check_ok(dg_convert(llama, temp("empty"), DG_F32, NULL, NULL));
 
+    check_ok(dg_convert(draft, temp("bare.gguf"), DG_F32, NULL, NULL)); /* no tokenizer in it */
+    check_fails(dg_convert_with(draft, temp("bare.gguf"), temp("x.gguf"), DG_F32, NULL, NULL), DG_ERR_FORMAT,
+                "bare.gguf: expected a tokenizer");
+
     char from[192], to[192];
     snprintf(from, sizeof from, "%s/tokenizer.json", llama), snprintf(to, sizeof to, "%s/hidden", llama);
     assert_int_equal(rename(from, to), 0);
@@ -521,13 +542,21 @@ static void test_memory(void **state) {
 int main(void) {
     json_set_alloc_funcs(dg_mem_alloc, dg_mem_free); /* so that the JSON's allocations fail too */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_row_order),    cmocka_unit_test(test_types),
-        cmocka_unit_test(test_directory),    cmocka_unit_test(test_stops),
-        cmocka_unit_test(test_progress),     cmocka_unit_test(test_byte_level),
-        cmocka_unit_test(test_pieces),       cmocka_unit_test(test_unknown_tokenizers),
-        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_f16_range),
-        cmocka_unit_test(test_lost_factors), cmocka_unit_test(test_yarn),
-        cmocka_unit_test(test_full_disk),    cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_row_order),
+        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_directory),
+        cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_bare_file),
+        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_byte_level),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_unknown_tokenizers),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_f16_range),
+        cmocka_unit_test(test_lost_factors),
+        cmocka_unit_test(test_yarn),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
