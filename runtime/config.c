@@ -219,6 +219,13 @@ static double yarn_freq(const dg_config *c, double freq, int32_t i) {
     return freq / (double)c->rope_factor * stretch + freq * (1 - stretch);
 }
 
+void dg_config_rope_factors(const dg_config *c, float *factors) {
+    for (int32_t i = 0; i < c->head_dim / 2; i++) {
+        const double freq = pow((double)c->rope_theta, -2.0 * i / c->head_dim);
+        factors[i] = (float)(freq / llama3_freq(c, freq));
+    }
+}
+
 void dg_config_rope(const dg_config *c, const float *factors, float *inv_freq, float *mscale) {
     for (int32_t i = 0; i < c->head_dim / 2; i++) {
         double freq = pow((double)c->rope_theta, -2.0 * i / c->head_dim);

@@ -69,6 +69,9 @@ dg_status dg_config_read(const dg_file *f, dg_config *out);
  * rope_freqs vector of a GGUF file or NULL. */
 void dg_config_rope(const dg_config *c, const float *factors, float *inv_freq, float *mscale);
 
+/* factors[head_dim/2]: what a llama3 scaling divides the frequencies by, as GGUF stores it (rope_freqs). */
+void dg_config_rope_factors(const dg_config *c, float *factors);
+
 const char *dg_arch_name(dg_arch arch);
 
 #endif

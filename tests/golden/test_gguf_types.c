@@ -27,7 +27,8 @@ static void check_tensor(const char *type, const dg_file_tensor *t, const float 
         uint32_t a, b;
         memcpy(&a, &got[i], sizeof a);
         memcpy(&b, &want[i], sizeof b);
-        if (a != b) fail_msg("%s %s[%zu]: %.9g, want %.9g", type, t->name, i, (double)got[i], (double)want[i]);
+        if (a != b)
+            fail_msg("%s %s[%zu]: %.9g, want %.9g", type, t->name, i, (double)got[i], (double)want[i]);
     }
     assert_memory_equal(got, rows, n * sizeof *got);
     free(got);
