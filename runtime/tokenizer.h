@@ -1,8 +1,8 @@
 /* Text to token ids and back.
  *
- * Byte-level BPE (GPT-2, Llama-3, Qwen, SmolLM, DeepSeek, o200k pre-tokenizers) and SentencePiece-style BPE with
- * byte fallback, from Hugging Face tokenizer.json or from GGUF metadata. Read-only after opening: any number
- * of threads may use one tokenizer. Linear in the input up to a logarithm. */
+ * Byte-level BPE (GPT-2, Llama-3, Qwen, SmolLM, DeepSeek, o200k pre-tokenizers) and SentencePiece-style BPE
+ * with byte fallback, from Hugging Face tokenizer.json or from GGUF metadata. Read-only after opening: any
+ * number of threads may use one tokenizer. Linear in the input up to a logarithm. */
 #ifndef DG_TOKENIZER_H
 #define DG_TOKENIZER_H
 

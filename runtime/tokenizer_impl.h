@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "runtime/buffer.h"
 #include "runtime/mem.h"
 #include "runtime/tokenizer.h"
 
@@ -14,8 +15,7 @@ enum {
     DG_MAX_VOCAB = 1 << 22,     /* ids a file may name */
     DG_MAX_TOKEN = 1 << 16,     /* bytes of one token */
     DG_MAX_STEPS = 16,          /* normaliser and pre-tokenizer steps each */
-    DG_MAX_AFFIX = 8,           /* ids a post-processor puts before or after a text */
-    DG_MAX_TEXT = 1 << 30       /* bytes of one text, normalised: positions are 32 bits */
+    DG_MAX_AFFIX = 8            /* ids a post-processor puts before or after a text */
 };
 
 /* ---- vocabulary (vocab.c) --------------------------------------------------------------------- */
@@ -33,11 +33,6 @@ enum {
     DG_TOKEN_ADDED = 16,  /* found in the text before the model sees it */
     DG_TOKEN_PAD = 32     /* fills up the embedding; not part of the vocabulary's hash */
 };
-
-typedef struct dg_buffer {
-    char *p;
-    size_t n, cap;
-} dg_buffer;
 
 /* How an added token takes its surroundings (the flags of tokenizer.json). */
 enum { DG_ADDED_LSTRIP = 1, DG_ADDED_RSTRIP = 2, DG_ADDED_WORD = 4 };
@@ -108,10 +103,6 @@ size_t dg_trie_longest(const dg_trie *t, const char *s, size_t len, const dg_tri
 /* GPT-2's alphabet writes every byte as one printable character. Decodes it into out (len bytes are enough);
  * returns the length, or -1 when a character is outside the alphabet. */
 int64_t dg_alphabet_decode(const char *s, size_t len, char *out);
-
-/* MEMORY; ARGUMENT when it would hold more than DG_MAX_TEXT. */
-dg_status dg_buffer_reserve(dg_buffer *b, size_t more);
-dg_status dg_buffer_add(dg_buffer *b, const char *s, size_t len);
 
 /* ---- normalisation (normalize.c) -------------------------------------------------------------- */
 
