@@ -74,12 +74,13 @@ class Generator:
     # ---- one round ----
 
     def _fill(self, queue: deque) -> Iterator[Job]:
-        while queue and len(self.live) < self.slots:
-            group = [queue.popleft() for _ in range(min(8, len(queue), self.slots - len(self.live)))]
-            for job in group:
-                if not job.prompt or len(job.prompt) + job.limit > self.length:
-                    raise TrainError(f"job {job.id}: {len(job.prompt)} + {job.limit} tokens do not fit into {self.length}")
-            yield from self._prefill(group)
+        fresh = [queue.popleft() for _ in range(min(len(queue), self.slots - len(self.live)))]
+        for job in fresh:
+            if not job.prompt or len(job.prompt) + job.limit > self.length:
+                raise TrainError(f"job {job.id}: {len(job.prompt)} + {job.limit} tokens do not fit into {self.length}")
+        fresh.sort(key=lambda j: len(j.prompt))  # so that a group pads little
+        for i in range(0, len(fresh), 8):
+            yield from self._prefill(fresh[i:i + 8])
 
     def _prefill(self, group: list[Job]) -> Iterator[Job]:
         width = max(len(j.prompt) for j in group)

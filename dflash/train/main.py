@@ -33,7 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--limit", type=int, default=224, help="tokens of an answer")
     p.add_argument("--max-prompt", type=int, default=288, help="tokens of a prompt")
     p.add_argument("--slots", type=int, default=96, help="sequences at once")
-    p.add_argument("--taps", type=int_list, default=(1, 8, 14, 20, 27), help="feature layers (outputs of these layers)")
+    p.add_argument("--taps", type=int_list, default=(1, 8, 14, 20, 26, 27), help="feature layers (outputs of these layers)")
     p.add_argument("--no-features", dest="features", action="store_false", help="keep ids only; train recomputes the features")
     p.add_argument("--greedy-share", type=float, default=0.6, help="share of greedy answers; the others are sampled at 0.6 to 1.0")
     p.add_argument("--own-share", type=float, default=0.4, help="share of user turns that the target writes itself")

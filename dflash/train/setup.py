@@ -96,7 +96,8 @@ def _start_eagle(args, target: Target, folder: Folder, train: list[Record], val:
     if os.path.isdir(args.init):
         head = load_eagle(args.init, target).to(device)
     else:
-        taps = tuple(args.taps or (folder.taps[0], folder.taps[len(folder.taps) // 2], folder.taps[-1]))
+        n = target.config.layers
+        taps = tuple(args.taps or (1, n // 2 - 1, n - 4))  # the published default: boundaries 2, L/2, L-3
         vocabulary = Vocabulary(counts, target.config.vocab, min(args.vocab, target.config.vocab), 0)
         torch.manual_seed(args.seed)
         head = Eagle3(new_eagle_config(target, taps, args.inter or target.config.inter, len(vocabulary.ids)), vocabulary.ids).to(device)
