@@ -1,0 +1,1 @@
+"""Training of drafters for dgraft: data, train, export and eval. Start with `python -m dflash.train --help`."""

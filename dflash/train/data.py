@@ -1,0 +1,247 @@
+"""Files of answers and of features, and the command that makes them.
+
+A data folder holds shards: answers.S.jsonl, one record a line {id, prompt, answer, source, temp[, row]}, and where the
+target's features were kept features.S.bin, rows of (T+1)*H bf16 (taps in order, then the final-normed stream) for all
+positions but the last of a record, the first at `row`. meta.json names the target and the taps. A shard is written by
+one process, append only; a line is written after its rows, so whatever a kill leaves half-written is cut off on resume."""
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import zlib
+from collections import deque
+from dataclasses import dataclass
+from typing import Iterator
+
+import numpy as np
+import torch
+
+from .errors import TrainError
+from .generate import Generator, Job, loop_start
+from .prompts import Prompts
+from .target import Target
+from .text import Text
+
+MIN_ANSWER = 8  # shorter answers teach nothing about blocks
+TURN_LIMIT, PASSAGE_LIMIT = 96, 170  # tokens of a self-written user turn; of an answer reused as a passage
+
+
+@dataclass
+class Record:
+    """One conversation turn: ids of the prompt and of the target's answer. `row` is None without stored features."""
+
+    id: str
+    prompt: list[int]
+    answer: list[int]
+    source: str
+    temp: float
+    shard: str = ""
+    row: int | None = None
+
+    def held_out(self, one_in: int) -> bool:
+        """Whether this record belongs to the validation part: a hash of its prompt, so repeats stay on one side."""
+        return zlib.crc32(np.asarray(self.prompt, dtype=np.int32).tobytes()) % one_in == 0
+
+
+def read_records(file: str, shard: str = "", max_tokens: int | None = None) -> Iterator[Record]:
+    """Records of one file. A last line without a newline is ignored (a writer is at work); anything else that does not
+    fit raises TrainError with the line's number."""
+    with open(file, encoding="utf-8") as f:
+        for number, line in enumerate(f, 1):
+            if not line.endswith("\n"):
+                return
+            try:
+                j = json.loads(line)
+                record = Record(str(j["id"]), list(j["prompt"]), list(j["answer"]), j.get("source", ""), float(j.get("temp", 0)), shard, j.get("row"))
+            except (ValueError, KeyError, TypeError) as e:
+                raise TrainError(f"{file}: line {number}: {type(e).__name__} {e}") from e
+            if not record.prompt or not record.answer:
+                raise TrainError(f"{file}: line {number}: record {record.id} has an empty {'prompt' if not record.prompt else 'answer'}")
+            if max_tokens and len(record.prompt) + len(record.answer) > max_tokens:
+                raise TrainError(f"{file}: line {number}: record {record.id} has {len(record.prompt) + len(record.answer)} tokens, the target takes {max_tokens}")
+            yield record
+
+
+class Folder:
+    """A data folder: its meta, its records, and the features of a record."""
+
+    def __init__(self, path: str):
+        self.path = path
+        try:
+            with open(os.path.join(path, "meta.json"), encoding="utf-8") as f:
+                self.meta = json.load(f)
+            self.taps, self.hidden, self.vocab = tuple(self.meta["taps"]), self.meta["hidden"], self.meta["vocab"]
+        except (OSError, ValueError, KeyError) as e:
+            raise TrainError(f"{path}/meta.json: {type(e).__name__}: {e}") from e
+        self.maps: dict[str, np.memmap] = {}
+
+    def check(self, target: Target) -> None:
+        """Raises TrainError when the answers came from a target of another shape."""
+        c = target.config
+        if (c.hidden, c.vocab) != (self.hidden, self.vocab):
+            raise TrainError(f"{self.path}: made with a target of hidden {self.hidden} and vocabulary {self.vocab}, this one has {c.hidden} and {c.vocab}")
+
+    def records(self, context: int | None = None) -> list[Record]:
+        """All records: answers cut where they start to loop, too short and repeated ones dropped."""
+        kept, seen = [], set()
+        for name in sorted(os.listdir(self.path)):
+            if name.startswith("answers.") and name.endswith(".jsonl"):
+                for r in read_records(os.path.join(self.path, name), name.split(".")[1], context):
+                    cut = loop_start(r.answer)
+                    r.answer = r.answer if cut is None else r.answer[:cut]
+                    key = (tuple(r.prompt), tuple(r.answer))
+                    if len(r.answer) >= MIN_ANSWER and key not in seen:
+                        seen.add(key)
+                        kept.append(r)
+        return kept
+
+    def features(self, r: Record) -> torch.Tensor | None:
+        """Stored rows [P + A - 1, (T+1)*H] bf16 of a record, or None."""
+        if r.row is None:
+            return None
+        width, n = (len(self.taps) + 1) * self.hidden, len(r.prompt) + len(r.answer) - 1
+        rows = self.maps.get(r.shard)
+        if rows is None or len(rows) < r.row + n:
+            file = os.path.join(self.path, f"features.{r.shard}.bin")
+            rows = self.maps[r.shard] = np.memmap(file, dtype=np.int16, mode="r", shape=(os.path.getsize(file) // (2 * width), width))
+        if len(rows) < r.row + n:
+            raise TrainError(f"{self.path}/features.{r.shard}.bin: record {r.id} needs rows up to {r.row + n}, the file has {len(rows)}")
+        return torch.from_numpy(rows[r.row:r.row + n].copy()).view(torch.bfloat16)
+
+
+class ShardWriter:
+    """Appends records (and features) to a shard; opening it resumes after the last whole record."""
+
+    def __init__(self, path: str, shard: str, meta: dict):
+        os.makedirs(path, exist_ok=True)
+        write_meta(path, meta)
+        self.width = (len(meta["taps"]) + 1) * meta["hidden"]
+        self.text_file, self.bin_file = (os.path.join(path, f"{kind}.{shard}.{ext}") for kind, ext in (("answers", "jsonl"), ("features", "bin")))
+        self.done = self._resume()
+        self.text, self.bin = open(self.text_file, "ab"), open(self.bin_file, "ab")
+
+    def _resume(self) -> list[Record]:
+        if not os.path.exists(self.text_file):
+            self.row = 0
+            return []
+        with open(self.text_file, "r+b") as f:
+            data = f.read()
+            f.truncate(data.rfind(b"\n") + 1)
+        done = list(read_records(self.text_file))
+        self.row = max((r.row + len(r.prompt) + len(r.answer) - 1 for r in done if r.row is not None), default=0)
+        if os.path.exists(self.bin_file):
+            with open(self.bin_file, "r+b") as f:
+                f.truncate(self.row * self.width * 2)
+        return done
+
+    def write(self, job: Job) -> None:
+        """Store a finished job; raises TrainError when the disk does not take it."""
+        record = dict(id=job.id, prompt=job.prompt, answer=job.answer, source=job.source, temp=job.temp)
+        try:
+            if job.features is not None:
+                self.bin.write(job.features.contiguous().view(torch.int16).numpy().tobytes())
+                self.bin.flush()
+                record["row"], self.row = self.row, self.row + len(job.features)
+            self.text.write((json.dumps(record) + "\n").encode())
+            self.text.flush()
+        except OSError as e:
+            raise TrainError(f"{self.text_file}: {e}") from e
+
+
+def write_meta(path: str, meta: dict) -> None:
+    """Writes meta.json, or checks that the folder's own says the same."""
+    file = os.path.join(path, "meta.json")
+    if not os.path.exists(file):
+        with open(file + ".tmp", "w", encoding="utf-8") as f:
+            json.dump(meta, f)
+        os.replace(file + ".tmp", file)
+        return
+    with open(file, encoding="utf-8") as f:
+        old = json.load(f)
+    for key in ("taps", "hidden", "vocab"):
+        if old.get(key) != meta[key]:
+            raise TrainError(f"{file}: {key} is {old.get(key)}, this run has {meta[key]}; use another folder")
+
+
+class Maker:
+    """Keeps a generator busy: template prompts, user turns the target writes, and the answers to both."""
+
+    def __init__(self, text: Text, seed: int, limit: int, max_prompt: int, greedy_share: float, own_share: float):
+        self.text, self.limit, self.max_prompt = text, limit, max_prompt
+        self.greedy_share, self.own_share = greedy_share, own_share
+        self.prompts = Prompts(seed)
+        self.stream = iter(self.prompts)
+        self.rng = self.prompts.rng
+        self.tails: dict[str, list[int]] = {}
+        self.count = 0
+
+    def next_job(self, prefix: str) -> Job:
+        """A new job: a template prompt to answer, or the opening of a user turn (source "turn:...")."""
+        self.count += 1
+        name = f"{prefix}-{self.count}"
+        if self.rng.random() < self.own_share:
+            head, self.tails[name] = self.text.open_user_turn(self.prompts.persona())
+            return Job(name, head, TURN_LIMIT, 1.0, "turn")
+        while True:
+            kind, user = next(self.stream)
+            ids = self.text.ask(user)
+            if len(ids) <= self.max_prompt:
+                return self._answer(name, ids, kind)
+
+    def _answer(self, name: str, ids: list[int], kind: str) -> Job:
+        temp = 0.0 if self.rng.random() < self.greedy_share else self.rng.choice([0.6, 0.8, 1.0])
+        return Job(name, ids, self.limit, temp, kind)
+
+    def follow(self, job: Job, stops: set[int]) -> Job | None:
+        """The answer job of a finished user turn, or None where the turn is no good."""
+        words, tail = job.answer, self.tails.pop(job.id)
+        if not words or words[-1] not in stops or not 6 < len(words) < TURN_LIMIT or loop_start(words) is not None:
+            return None
+        return self._answer(job.id, job.prompt + words[:-1] + tail, "own")
+
+    def remember(self, job: Job) -> None:
+        """Keep a finished answer as a passage for later prompts."""
+        if job.answer[-1] in self.text.stops and 40 < len(job.answer) < PASSAGE_LIMIT and loop_start(job.answer) is None:
+            self.prompts.passages.append(self.text.decode(job.answer).strip())
+
+
+def make_answers(target: Target, text: Text, out: str, shard: str, taps: tuple[int, ...], args) -> None:
+    """The `data` command: fills one shard up to args.count records. Resumes; prints progress with time left."""
+    c = target.config
+    meta = dict(target=os.path.basename(args.target.rstrip("/")), taps=list(taps), hidden=c.hidden, vocab=c.vocab)
+    writer = ShardWriter(out, shard, meta)
+    done, start = len(writer.done), time.monotonic()
+    if done >= args.count:
+        print(f"shard {shard}: {done} records are there already", file=sys.stderr)
+        return
+    seed = zlib.crc32(f"{args.seed}/{shard}/{done}".encode())
+    maker = Maker(text, seed, args.limit, args.max_prompt, args.greedy_share, args.own_share)
+    for r in writer.done:
+        maker.remember(Job(r.id, r.prompt, 0, r.temp, r.source, r.answer))
+    length = max(args.max_prompt, TURN_LIMIT + 80) + max(args.limit, TURN_LIMIT)
+    generator = Generator(target, args.slots, length, text.stops, seed, taps if args.features else None)
+    queue: deque[Job] = deque()
+    prefix = f"{shard}.{done}"
+    made = 0
+
+    def progress(tokens: int) -> None:
+        spent = time.monotonic() - start
+        left = spent * (args.count - done - made) / max(1, made)
+        print(f"shard {shard}: {done + made}/{args.count} records, {tokens / spent:.0f} tokens/s, {left / 60:.0f} min left", file=sys.stderr, flush=True)
+
+    queue.append(maker.next_job(prefix))
+    for job in generator.run(queue, progress):
+        if job.source == "turn":
+            answer = maker.follow(job, text.stops)
+            if answer and len(answer.prompt) <= args.max_prompt:
+                queue.appendleft(answer)
+        elif len(job.answer) >= MIN_ANSWER:
+            writer.write(job)
+            maker.remember(job)
+            made += 1
+            if done + made >= args.count:
+                return
+        while len(queue) + len(generator.live) < args.slots + 16:
+            queue.append(maker.next_job(prefix))

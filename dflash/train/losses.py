@@ -1,0 +1,94 @@
+"""The training loss on a reduced vocabulary, computed with its gradient in one pass.
+
+Owns: which ids take part in the softmax, the mix of teacher and argmax labels, weights over block positions.
+Sources: static decay and D-PACE weights, dflash.md 4.3; distillation from the target's row that predicts the position."""
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Iterable
+
+import torch
+
+CHUNK = 256  # rows of logits at once: bounds the memory of a pass
+
+
+class Vocabulary:
+    """The ids that the softmax of training runs over: the most frequent ones, fixed, and a few others drawn anew for
+    every batch, so that the rest of the head's rows do not drift. `bias` corrects the drawn ones for how few they are."""
+
+    def __init__(self, counts: Counter, total: int, size: int, extra: int):
+        order = [i for i, _ in counts.most_common(size)]
+        known = set(order)
+        order += [i for i in range(total) if i not in known][:max(0, size - len(order))]
+        self.ids = torch.tensor(sorted(order))
+        self.coverage = sum(counts[i] for i in order) / max(1, sum(counts.values()))
+        rest = torch.ones(total, dtype=torch.bool)
+        rest[self.ids] = False
+        self.rest, self.extra = rest.nonzero()[:, 0], min(extra, int(rest.sum()))
+
+    def draw(self, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """ids [C] of a batch and the bias [C] on their logits."""
+        if not self.extra:
+            return self.ids, torch.zeros(len(self.ids))
+        drawn = self.rest[torch.randperm(len(self.rest), generator=generator)[:self.extra]]
+        bias = torch.zeros(len(self.ids) + self.extra)
+        bias[len(self.ids):] = math.log(len(self.rest) / self.extra)
+        return torch.cat([self.ids, drawn]), bias
+
+
+def count_tokens(answers: Iterable[list[int]]) -> Counter:
+    """How often each id occurs in the answers."""
+    counts: Counter = Counter()
+    for a in answers:
+        counts.update(a)
+    return counts
+
+
+def decay(width: int, gamma: float) -> torch.Tensor:
+    """Weights [width] of block rows: 0 for the root, exp(-(k-1)/gamma) for row k."""
+    w = torch.exp(-(torch.arange(width).float() - 1) / gamma)
+    w[0] = 0
+    return w
+
+
+def dpace(confidence: torch.Tensor, valid: torch.Tensor, alpha: float) -> torch.Tensor:
+    """Weights [..., B-1] from the drafter's own probability of the right token, confidence [..., B-1]: row k counts as
+    often as the blocks that it takes part in reach it, w_k = sum over m >= k of prod over i <= m of (1-a) q_i + a."""
+    reach = ((1 - alpha) * confidence + alpha).cumprod(-1) * valid
+    return reach.flip(-1).cumsum(-1).flip(-1)
+
+
+def teacher(final: torch.Tensor, head: torch.Tensor, ids: torch.Tensor, bias: torch.Tensor, hard: float, temp: float) -> torch.Tensor:
+    """final [n, H] of the target -> labels [n, C] over the batch's ids: (1-hard) of its softmax at `temp`, `hard` on its
+    argmax. Only the ids of the batch take part."""
+    z = final @ head[ids].t() + bias
+    best = z.argmax(-1, keepdim=True)
+    p = torch.softmax(z / temp, -1).mul_(1 - hard)
+    return p.scatter_add_(-1, best, torch.full_like(best, hard, dtype=p.dtype))
+
+
+class SoftCrossEntropy(torch.autograd.Function):
+    """sum over rows of weight * CE(labels, softmax(x W^T + bias)); W and labels are constants. Logits are made and
+    consumed in chunks; their gradient is folded into that of x at once, so nothing of size [n, C] is kept."""
+
+    @staticmethod
+    def forward(ctx, x, w, bias, labels, row, weight):
+        """x [n, H], w [C, H], labels [m, C], row [n] into labels, weight [n]. Returns (loss, CE [n], hit [n])."""
+        grad, loss, hit = torch.empty_like(x), torch.empty(len(x), device=x.device), torch.empty(len(x), device=x.device)
+        for i in range(0, len(x), CHUNK):
+            part = slice(i, i + CHUNK)
+            z = torch.addmm(bias.to(x.dtype), x[part], w.t()).float()
+            y = labels[row[part]]
+            hit[part] = (z.argmax(-1) == y.argmax(-1)).float()
+            lse = torch.logsumexp(z, -1)
+            loss[part] = lse - (y * z).sum(-1)
+            z.sub_(lse[:, None]).exp_().sub_(y).mul_(weight[part, None])
+            grad[part] = z.to(x.dtype) @ w
+        ctx.save_for_backward(grad)
+        ctx.mark_non_differentiable(loss, hit)
+        return (loss * weight).sum(), loss, hit
+
+    @staticmethod
+    def backward(ctx, g, _loss, _hit):
+        return ctx.saved_tensors[0] * g, None, None, None, None, None

@@ -1,0 +1,121 @@
+"""The command line of the training pipeline. Owns: options and messages; the work is in the modules."""
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+if __package__ in (None, ""):  # run as `python dflash/train/main.py`
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    __package__ = "dflash.train"
+
+import torch
+
+from dflash.train.errors import TrainError
+
+
+def int_list(text: str) -> tuple[int, ...]:
+    """"1,8,14" -> (1, 8, 14)"""
+    return tuple(int(x) for x in text.split(","))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and options."""
+    parser = argparse.ArgumentParser(prog="dflash.train", description="Train DFlash and EAGLE-3 drafters for a Llama- or Qwen3-type target.")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads of this process (default 1: run one process per core)")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    p = commands.add_parser("data", help="let the target write prompts and answers")
+    p.add_argument("--target", required=True, help="Hugging Face directory or .gguf file")
+    p.add_argument("--out", required=True, help="data folder")
+    p.add_argument("--shard", default="0", help="name of the shard that this process fills")
+    p.add_argument("--count", type=int, default=1000, help="records in this shard")
+    p.add_argument("--limit", type=int, default=224, help="tokens of an answer")
+    p.add_argument("--max-prompt", type=int, default=288, help="tokens of a prompt")
+    p.add_argument("--slots", type=int, default=96, help="sequences at once")
+    p.add_argument("--taps", type=int_list, default=(1, 8, 14, 20, 26, 27), help="feature layers (outputs of these layers)")
+    p.add_argument("--no-features", dest="features", action="store_false", help="keep ids only; train recomputes the features")
+    p.add_argument("--greedy-share", type=float, default=0.6, help="share of greedy answers; the others are sampled at 0.6 to 1.0")
+    p.add_argument("--own-share", type=float, default=0.4, help="share of user turns that the target writes itself")
+    p.add_argument("--seed", type=int, default=1)
+    p.set_defaults(run=run_data)
+
+    p = commands.add_parser("train", help="train a drafter on a data folder")
+    _add_run_options(p)
+    p.add_argument("--kind", choices=("dflash", "eagle3"), default="dflash")
+    p.add_argument("--out", required=True, help="run folder; a run that was stopped goes on where it was")
+    p.add_argument("--init", default="warm", help="dflash: warm (from target layers), cold, or a checkpoint folder")
+    p.add_argument("--layers", type=int, default=2, help="layers of a new drafter")
+    p.add_argument("--taps", type=int_list, default=None, help="feature layers of a new drafter (default: those of the data folder)")
+    p.add_argument("--block", type=int, default=16, help="block size, the root included")
+    p.add_argument("--mask-id", type=int, default=16, help="an id of the target's vocabulary that its texts never use")
+    p.add_argument("--widths", type=int_list, default=None, help="block widths drawn from in training (default: the block size)")
+    p.add_argument("--rows", type=int, default=768, help="block rows a record gets: anchors are rows / width")
+    p.add_argument("--gamma", type=float, default=7.0, help="decay of the loss over block positions")
+    p.add_argument("--dpace", type=float, default=0.0, help="alpha of D-PACE weights in place of the decay (0: off)")
+    p.add_argument("--hard", type=float, default=0.5, help="share of the target's argmax in the labels; the rest is its distribution")
+    p.add_argument("--temp", type=float, default=1.0, help="temperature of that distribution")
+    p.add_argument("--vocab", type=int, default=8192, help="ids in the softmax of training; eagle3: the draft vocabulary")
+    p.add_argument("--extra", type=int, default=512, help="further ids drawn for every step")
+    p.add_argument("--states", type=int, default=5, help="eagle3: steps of training-time test")
+    p.add_argument("--inter", type=int, default=0, help="eagle3: width of the MLP (default: the target's)")
+    p.add_argument("--records", type=int, default=8, help="records a step and process")
+    p.add_argument("--together", type=int, default=1, help="records in one pass (1 on a CPU, more on a GPU)")
+    p.add_argument("--lr", type=float, default=6e-4)
+    p.add_argument("--weight-decay", type=float, default=0.0)
+    p.add_argument("--clip", type=float, default=1.0)
+    p.add_argument("--warmup", type=int, default=40, help="steps")
+    p.add_argument("--cooldown", type=float, default=0.25, help="last share of the run over which the rate falls")
+    p.add_argument("--average", type=float, default=0.98, help="decay of the running average of weights that is exported")
+    p.add_argument("--steps", type=int, default=1 << 30)
+    p.add_argument("--minutes", type=float, default=60.0, help="time spent in steps; a resumed run counts on")
+    p.add_argument("--validate", type=int, default=100, help="steps between validations")
+    p.add_argument("--val-records", type=int, default=24, help="greedy records of the held-out part that are measured")
+    p.add_argument("--holdout", type=int, default=40, help="one prompt in so many is held out")
+    p.add_argument("--log", type=int, default=10, help="steps between log lines")
+    p.add_argument("--dtype", choices=("f32", "bf16"), default="f32", help="of the matrix products; f32 is faster on a CPU without AMX")
+    p.add_argument("--seed", type=int, default=1)
+    p.set_defaults(run=run_train)
+    return parser
+
+
+def _add_run_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--target", required=True, help="Hugging Face directory or .gguf file")
+    p.add_argument("--data", required=True, help="data folder")
+    p.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N; under torchrun every process takes its own")
+    p.add_argument("--context", type=int, default=1024, help="longest record, in tokens")
+
+
+def run_data(args: argparse.Namespace) -> None:
+    """The `data` command."""
+    from dflash.train.data import make_answers
+    from dflash.train.target import load_target
+    from dflash.train.text import load_text
+
+    text = load_text(args.target)
+    make_answers(load_target(args.target), text, args.out, args.shard, args.taps, args)
+
+
+def run_train(args: argparse.Namespace) -> None:
+    """The `train` command."""
+    from dflash.train.setup import start_run
+
+    start_run(args).learn()
+
+
+def main() -> int:
+    """Runs a command; 0, or 2 after a message."""
+    args = build_parser().parse_args()
+    torch.set_num_threads(args.threads)
+    try:
+        args.run(args)
+    except TrainError as e:
+        print(f"dflash.train {args.command}: {e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,116 @@
+"""Puts a training run together from the command line's options: target, data, drafter, objective, export.
+
+Owns: the order of these steps and the checks between them."""
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import torch
+import torch.distributed as dist
+
+from .batch import Loader
+from .data import Folder, Record
+from .draft import DFlash, load_dflash, new_config, read_config, warm_start
+from .errors import TrainError
+from .eagle import Eagle3, EagleObjective, load_eagle, maps, new_eagle_config, warm_start_eagle
+from .export import body, write_checkpoint
+from .losses import Vocabulary, count_tokens
+from .objective import DFlashObjective, Options
+from .target import Target, load_target
+from .train import Run
+
+
+def join_ranks(device: str) -> str:
+    """Under torchrun: joins the group and returns this process's device."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return device
+    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    if device == "cuda":
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        torch.cuda.set_device(device)
+    return device
+
+
+def split(folder: Folder, context: int, holdout: int, n_val: int) -> tuple[list[Record], list[Record]]:
+    """(train, val). The held-out part is chosen by prompt; val are its first n_val greedy records in a fixed order."""
+    records = folder.records(context)
+    val = sorted((r for r in records if r.held_out(holdout) and r.temp == 0), key=lambda r: r.prompt[::-1])[:n_val]
+    train = [r for r in records if not r.held_out(holdout)]
+    if not train:
+        raise TrainError(f"{folder.path}: no record to train on")
+    if not val:
+        raise TrainError(f"{folder.path}: no greedy record among the held-out ones; make more data or lower --holdout")
+    return train, val
+
+
+def make_dflash(args, target: Target, loader_taps: tuple[int, ...], sample: torch.Tensor) -> DFlash:
+    """The drafter to train: read, warm or cold. sample [S, T*H]: features of some text, for the warm start."""
+    if args.init not in ("warm", "cold"):
+        draft = load_dflash(args.init, target)
+        draft.config["block_size"] = draft.block_size = args.block
+        return draft
+    torch.manual_seed(args.seed)
+    draft = DFlash(new_config(target, args.layers, loader_taps, args.block, args.mask_id))
+    if args.init == "warm":
+        warm_start(draft, target, sample)
+    else:
+        with torch.no_grad():
+            draft.norm.weight.fill_(0.1)
+    return draft
+
+
+def start_run(args) -> Run:
+    """Everything up to the first step."""
+    device = join_ranks(args.device)
+    target = load_target(args.target, torch.float32, device)
+    folder = Folder(args.data)
+    folder.check(target)
+    train, val = split(folder, args.context, args.holdout, args.val_records)
+    counts = count_tokens([r.answer for r in train])
+    if args.kind == "eagle3":
+        return _start_eagle(args, target, folder, train, val, counts, device)
+    return _start_dflash(args, target, folder, train, val, counts, device)
+
+
+def _start_dflash(args, target: Target, folder: Folder, train: list[Record], val: list[Record], counts: Counter, device: str) -> Run:
+    taps = tuple(args.taps or folder.taps)
+    if os.path.isdir(args.init):
+        taps = tuple(read_config(args.init)["dflash_config"]["target_layer_ids"])
+    loader = Loader(folder, target, taps, torch.float32, device)
+    draft = make_dflash(args, target, taps, loader.batch(train[:1]).taps[0]).to(device)
+    vocabulary = Vocabulary(counts, target.config.vocab, min(args.vocab, target.config.vocab), args.extra)
+    options = Options(args.widths or (args.block,), args.rows, args.gamma, args.dpace, args.hard, args.temp)
+    objective = DFlashObjective(draft, target, vocabulary, options, torch.float32)
+
+    def export(path: str, info: dict) -> None:
+        write_checkpoint(path, draft.config, body(draft), info)
+
+    run = Run(objective, loader, train, val, args.out, args, export)
+    run.say(f"{len(train)} records, {sum(counts.values())} answer tokens; {len(vocabulary.ids)} ids cover {vocabulary.coverage:.4f}; "
+            f"{sum(p.numel() for p in run.params) / 1e6:.2f} M parameters; {len(val)} records to validate on")
+    return run
+
+
+def _start_eagle(args, target: Target, folder: Folder, train: list[Record], val: list[Record], counts: Counter, device: str) -> Run:
+    if os.path.isdir(args.init):
+        head = load_eagle(args.init, target).to(device)
+    else:
+        n = target.config.layers
+        taps = tuple(args.taps or (1, n // 2 - 1, n - 4))  # the published default: boundaries 2, L/2, L-3
+        vocabulary = Vocabulary(counts, target.config.vocab, min(args.vocab, target.config.vocab), 0)
+        torch.manual_seed(args.seed)
+        head = Eagle3(new_eagle_config(target, taps, args.inter or target.config.inter, len(vocabulary.ids)), vocabulary.ids).to(device)
+        if args.init == "warm":
+            warm_start_eagle(head, target)
+    loader = Loader(folder, target, head.taps, torch.float32, device)
+    objective = EagleObjective(head, target, args.states, 0.8, args.hard, args.temp)
+
+    def export(path: str, info: dict) -> None:
+        write_checkpoint(path, head.config, {**body(head), **maps(head.ids, target.config.vocab)}, info)
+
+    run = Run(objective, loader, train, val, args.out, args, export)
+    covered = sum(counts[i] for i in head.ids.tolist()) / max(1, sum(counts.values()))
+    run.say(f"{len(train)} records, {sum(counts.values())} answer tokens; {len(head.ids)} ids cover {covered:.4f}; "
+            f"{sum(p.numel() for p in run.params) / 1e6:.2f} M parameters; {len(val)} records to validate on")
+    return run
