@@ -12,13 +12,15 @@
 #define SUPPORTED "supported: llama, mistral, qwen2 and qwen3 targets, dflash drafters"
 #define FIELD(m)  offsetof(dg_config, m)
 
+enum { HEAD_DIM_MAX = 1 << 12 };
+
 const dg_config_field dg_config_fields[DG_CONFIG_FIELDS] = {
     {"vocab_size", NULL, FIELD(vocab_size), 1 << 26, true},
     {"hidden_size", "embedding_length", FIELD(hidden_size), 1 << 20, true},
     {"num_hidden_layers", "block_count", FIELD(n_layer), DG_MAX_LAYERS, true},
     {"num_attention_heads", "attention.head_count", FIELD(n_head), 1 << 12, true},
     {"num_key_value_heads", "attention.head_count_kv", FIELD(n_kv_head), 1 << 12, false},
-    {"head_dim", "attention.key_length", FIELD(head_dim), 1 << 12, false},
+    {"head_dim", "attention.key_length", FIELD(head_dim), HEAD_DIM_MAX, false},
     {"intermediate_size", "feed_forward_length", FIELD(intermediate_size), 1 << 24, true},
     {"max_position_embeddings", "context_length", FIELD(max_position), 1 << 30, true},
 };
@@ -166,8 +168,8 @@ dg_status dg_config_finish(const char *path, dg_config *c) {
                  path, c->n_head, c->hidden_size);
         c->head_dim = c->hidden_size / c->n_head;
     }
-    DG_CHECK(c->head_dim % 2 == 0, DG_ERR_FORMAT, "%s: head_dim: expected an even number, found %d", path,
-             c->head_dim);
+    DG_CHECK(c->head_dim % 2 == 0 && c->head_dim <= HEAD_DIM_MAX, DG_ERR_FORMAT,
+             "%s: head_dim: expected an even number up to %d, found %d", path, HEAD_DIM_MAX, c->head_dim);
     DG_CHECK(c->n_head % c->n_kv_head == 0, DG_ERR_FORMAT,
              "%s: key/value heads: expected a divisor of the %d heads, found %d", path, c->n_head,
              c->n_kv_head);

@@ -284,7 +284,9 @@ static void test_missing_and_mistyped(void **state) {
             check_fails(read_one(DG_ARCH_LLAMA, more, &c), DG_ERR_FORMAT, need[i]);
         }
     static const char *const bad[][2] = {
-        {"{\"head_dim\":15}", "head_dim: expected an even number, found 15"},
+        {"{\"head_dim\":15}", "head_dim: expected an even number up to 4096, found 15"},
+        {"{\"head_dim\":null,\"hidden_size\":8192,\"num_attention_heads\":1,\"num_key_value_heads\":1}",
+         "head_dim: expected an even number up to 4096, found 8192"},
         {"{\"num_key_value_heads\":4}", "expected a divisor of the 6 heads, found 4"},
         {"{\"head_dim\":null,\"num_attention_heads\":7,\"num_key_value_heads\":7}",
          "multiple of the 7 heads"},
