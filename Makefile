@@ -45,7 +45,7 @@ endif
 # Inlining alone makes them large; -O2 compiles them in half the time and runs as fast.
 isa = $(if $(findstring kernels/cpu/isa_,$1),-O2) $(if $(findstring _avx512.,$1),$(ISA_avx512))$(if $(findstring _avx2.,$1),$(ISA_avx2))
 
-.PHONY: all lib cli deps model demo test golden bench fuzz asan ubsan tsan oom lint format layers install uninstall clean help found
+.PHONY: all lib cli deps model demo test golden bench bench-ops fuzz asan ubsan tsan oom lint format layers install uninstall clean help found
 .DEFAULT_GOAL := all
 
 all: lib cli ## library and program
@@ -125,6 +125,21 @@ test-run: $(TEST_BIN) all
 
 golden: $(filter $(BUILD)/test/tests/golden/%,$(TEST_BIN)) ## the golden tests alone; GOLDEN=DIR for another set
 	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh --bin-only $^
+
+oom: $(BUILD)/test/tests/bad/test_oom ## every allocation fails in turn
+	@sh tests/run.sh --bin-only $<
+
+bench: deps model ## modes beside plain decoding on SmolLM2: tokens a second, acceptance length
+	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/bench
+	@$(BUILD)/bench/bench -m $(MODEL) --drafter dflash/checkpoints/smollm2-dflash $(wildcard bench/prompts/*.jsonl)
+
+bench-ops: deps ## one operation at a time
+	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/bench_ops
+	@$(BUILD)/bench/bench_ops
+
+lint: ## clang-tidy and cppcheck
+	cppcheck -q --enable=warning,portability --inline-suppr --error-exitcode=1 -I. kernels runtime dflash graft
+	clang-tidy --quiet $(LIB_SRC) $(CLI_SRC) -- $(filter-out -Werror,$(BASE))
 
 layers: ## include arrows, file and function sizes
 	@sh tests/check_layers.sh
