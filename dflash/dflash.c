@@ -107,6 +107,23 @@ static dg_status read_params(dflash *d, const dg_drafter_env *env) {
     return DG_OK;
 }
 
+/* Some drafters bring the tokenizer of the model that they were made for. */
+static dg_status check_tokenizer(const dflash *d, const char *path) {
+    const dg_file *f = d->net.file;
+    dg_tokenizer *own = NULL;
+    if (!d->target->tokenizer) return DG_OK;
+    const bool gguf = f->container == DG_CONTAINER_GGUF;
+    if (gguf && !dg_meta_find(f, "tokenizer.ggml.tokens")) return DG_OK;
+    const dg_status st = gguf ? dg_tokenizer_open_gguf(f, &own) : dg_tokenizer_open_json(path, &own);
+    if (st == DG_ERR_MEMORY) return st;
+    if (st != DG_OK) return DG_OK; /* none there, or one that only the target's own has to be */
+    if (dg_tokenizer_hash(own) != dg_tokenizer_hash(d->target->tokenizer))
+        dg_model_log(d->target, DG_LOG_WARN,
+                     "drafter dflash (%s) brings another tokenizer than the target's: was it trained for this model?", path);
+    dg_tokenizer_close(own);
+    return DG_OK;
+}
+
 static void dflash_close(dg_drafter *base) {
     dflash *d = (dflash *)base;
     dg_net_close(d->target->be, &d->net);
@@ -125,6 +142,7 @@ static dg_status dflash_open(const dg_drafter_env *env, dg_drafter **out) {
     if (st == DG_OK) st = check_vocab(d, env->path);
     if (st == DG_OK) st = check_map(d, env->path);
     if (st == DG_OK) st = read_params(d, env);
+    if (st == DG_OK) st = check_tokenizer(d, env->path);
     if (st != DG_OK) {
         dflash_close(&d->base);
         return st;

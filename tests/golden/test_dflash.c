@@ -194,6 +194,33 @@ static void test_swa_v1(void **state) {
     check_drafter("d3-b16-swa", dir, "expected");
 }
 
+/* The same drafter described in the speculators library's words, where layer ids are one higher. */
+static void test_speculators(void **state) {
+    (void)state;
+    const char *dir = test_tmpdir();
+    char path[512];
+    json_t *body = golden_json("dflash/d1-b8/config.json"), *ids = json_array(), *id;
+    json_t *own = json_object_get(body, "dflash_config");
+    size_t i;
+    json_array_foreach(json_object_get(own, "target_layer_ids"), i, id)
+        json_array_append_new(ids, json_integer(json_integer_value(id) + 1));
+    json_t *c = json_pack("{s:s,s:[s],s:O,s:i,s:o,s:O,s:O}", "speculators_model_type", "dflash", "architectures",
+                          "DFlashSpeculator", "block_size", json_object_get(body, "block_size"), "draft_vocab_size",
+                          (int)json_integer_value(json_object_get(body, "vocab_size")), "aux_hidden_state_layer_ids", ids,
+                          "mask_token_id", json_object_get(own, "mask_token_id"), "transformer_layer_config", body);
+    assert_non_null(c);
+    json_object_del(body, "dflash_config");
+    json_object_del(body, "block_size");
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_int_equal(json_dump_file(c, path, 0), 0);
+    json_decref(c), json_decref(body);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    char *from = realpath(golden_path("dflash/d1-b8/model.safetensors"), NULL);
+    assert_int_equal(symlink(from, path), 0);
+    free(from);
+    check_drafter("d1-b8", dir, "expected");
+}
+
 static void test_refused(void **state) {
     (void)state;
     dg_model *m = NULL;
@@ -273,6 +300,6 @@ int main(void) {
     const struct CMUnitTest t[] = {
         cmocka_unit_test(test_d1),      cmocka_unit_test(test_d1_random), cmocka_unit_test(test_d2),
         cmocka_unit_test(test_d2_bias), cmocka_unit_test(test_swa_v2),    cmocka_unit_test(test_swa_v1),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_gguf),      cmocka_unit_test(test_stop)};
+        cmocka_unit_test(test_speculators), cmocka_unit_test(test_refused), cmocka_unit_test(test_gguf),      cmocka_unit_test(test_stop)};
     return cmocka_run_group_tests_name("golden dflash", t, NULL, NULL);
 }
