@@ -21,6 +21,10 @@ enum {
     CLI_INTERRUPTED = 130 /* Ctrl-C */
 };
 
+#define CLI_STATUS_HELP                                                                                      \
+    "Exit status: 0 fine, 1 a file, the model or the output failed, 2 a mistake on the command line,\n"      \
+    "3 drafted text differs from plain decoding's (run --compare, verify), 130 interrupted by Ctrl-C.\n"
+
 /* Commands, as bits: an option row says which of them it belongs to. */
 enum {
     CLI_RUN = 1,
@@ -197,6 +201,12 @@ typedef struct cli_answer {
  * text so far is in *out all the same. */
 dg_status cli_generate(dg_session *s, const cli_ids *prompt, int64_t limit,
                        bool (*sink)(void *ud, const dg_piece *p), void *ud, cli_answer *out);
+/* A sink that shows only how far the answer is: "what, 12 tokens". ud: a cli_counter. */
+typedef struct cli_counter {
+    const char *what;
+    size_t n;
+} cli_counter;
+bool cli_count_piece(void *ud, const dg_piece *p);
 /* Prints why cli_generate failed, after `what` if not NULL; returns the exit status. */
 int cli_generate_error(dg_status st, const dg_model *model, const char *what);
 void cli_answer_free(cli_answer *a);

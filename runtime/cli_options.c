@@ -477,5 +477,5 @@ void cli_help(FILE *out, const cli_command *command) {
         fprintf(out, "%*s", INDENT - column, "");
         print_wrapped(out, opt->help, INDENT);
     }
-    fprintf(out, "\nExamples:\n%s\n", command->examples);
+    fprintf(out, "\nExamples:\n%s\n\n%s", command->examples, CLI_STATUS_HELP);
 }

@@ -38,12 +38,6 @@ static bool show_piece(void *ud, const dg_piece *p) {
     return false;
 }
 
-static bool count_piece(void *ud, const dg_piece *p) {
-    size_t *n = ud;
-    if (p->token >= 0) cli_progress("plain decoding: %zu tokens", ++*n);
-    return true;
-}
-
 static void print_legend(const cli_drafts *d) {
     fputs("colours: the target's own tokens plain", stderr);
     for (size_t i = 0; i < d->n; i++) {
@@ -133,7 +127,10 @@ static int generate_drafted(job *j) {
     screen sc = {.color = wants_color(j->o)};
     if (sc.color) print_legend(&j->drafts);
     if (j->o->display_prompt) fwrite(j->prompt.data, 1, j->prompt.len, stdout);
-    const dg_status st = generate(j, &j->so, j->o->json ? NULL : show_piece, &sc, &j->answer);
+    cli_counter counter = {j->drafts.n ? j->drafts.label : "plain decoding", 0};
+    const dg_status st = j->o->json ? generate(j, &j->so, cli_count_piece, &counter, &j->answer)
+                                    : generate(j, &j->so, show_piece, &sc, &j->answer);
+    cli_progress_clear();
     if (sc.color && sc.source) fputs(color_of(0), stdout);
     if (!j->o->json && sc.last && sc.last != '\n') end_line();
     if (sc.failed) {
@@ -147,8 +144,8 @@ static int generate_plain(job *j) {
     dg_session_options so = j->so;
     so.n_draft = 0;
     so.draft = NULL;
-    size_t n = 0;
-    const dg_status st = generate(j, &so, count_piece, &n, &j->plain);
+    cli_counter counter = {"plain decoding", 0};
+    const dg_status st = generate(j, &so, cli_count_piece, &counter, &j->plain);
     cli_progress_clear();
     j->compared = st == DG_OK && !cli_interrupts;
     return st == DG_OK ? CLI_OK : cli_generate_error(st, j->model, "plain decoding");

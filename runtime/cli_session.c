@@ -169,6 +169,12 @@ static bool on_piece(void *ud, const dg_piece *p) {
     return (!l->sink || l->sink(l->ud, p)) && !cli_interrupts;
 }
 
+bool cli_count_piece(void *ud, const dg_piece *p) {
+    cli_counter *c = ud;
+    if (p->token >= 0) cli_progress("%s, %zu tokens", c->what, ++c->n);
+    return true;
+}
+
 /* Long prompts go in by parts, so that Ctrl-C and the progress line work in between. The first part reaches
  * beyond what the session already shares with the prompt: a shorter one would make it forget. */
 static dg_status prefill(dg_session *s, const cli_ids *prompt, size_t *reused) {

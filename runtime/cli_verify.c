@@ -106,17 +106,21 @@ static void account(verifier *v, outcome *c) {
     t->seconds += c->drafted.seconds;
 }
 
+/* One of a case's two runs, with progress. */
+static dg_status run_arm(const verifier *v, dg_session *s, const cli_ids *ids, const outcome *c,
+                         const char *arm, cli_answer *out) {
+    char *what = cli_format("[%zu/%zu] %s: %s", v->t.done + 1, v->t.n, c->name, arm);
+    cli_counter counter = {what, 0};
+    dg_status st = dg_session_set_sampler(s, &c->sampler);
+    if (st == DG_OK) st = cli_generate(s, ids, v->o->predict, cli_count_piece, &counter, out);
+    free(what);
+    return st;
+}
+
 /* Both runs of one prompt. CLI_INTERRUPTED leaves the case out of the count. */
 static int run_case(verifier *v, const cli_ids *ids, outcome *c) {
-    const totals *t = &v->t;
-    cli_progress("[%zu/%zu] %s: plain decoding", t->done + 1, t->n, c->name);
-    dg_status st = dg_session_set_sampler(v->plain, &c->sampler);
-    if (st == DG_OK) st = dg_session_set_sampler(v->drafted, &c->sampler);
-    if (st == DG_OK) st = cli_generate(v->plain, ids, v->o->predict, NULL, NULL, &c->plain);
-    if (st == DG_OK && !cli_interrupts) {
-        cli_progress("[%zu/%zu] %s: drafted", t->done + 1, t->n, c->name);
-        st = cli_generate(v->drafted, ids, v->o->predict, NULL, NULL, &c->drafted);
-    }
+    dg_status st = run_arm(v, v->plain, ids, c, "plain", &c->plain);
+    if (st == DG_OK && !cli_interrupts) st = run_arm(v, v->drafted, ids, c, "drafted", &c->drafted);
     if (cli_interrupts) return CLI_INTERRUPTED;
     if (st != DG_OK) return cli_generate_error(st, v->model, c->name);
     account(v, c);

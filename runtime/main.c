@@ -25,12 +25,9 @@ static void print_help(FILE *out) {
           out);
     for (size_t i = 0; i < N_COMMAND; i++)
         fprintf(out, "  %-10s%s\n", commands[i]->name, commands[i]->summary);
-    fputs(
-        "\n  dgraft COMMAND --help    options and examples of a command\n"
-        "  dgraft --version         version and what is compiled in\n\n"
-        "Exit status: 0 fine, 1 a file, the model or the output failed, 2 a mistake on the command line,\n"
-        "3 drafted text differs from plain decoding's (run --compare, verify), 130 interrupted by Ctrl-C.\n",
-        out);
+    fputs("\n  dgraft COMMAND --help    options and examples of a command\n"
+          "  dgraft --version         version and what is compiled in\n\n" CLI_STATUS_HELP,
+          out);
 }
 
 static int unknown_command(const char *word) {

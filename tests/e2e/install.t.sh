@@ -7,7 +7,7 @@ set -u
 prefix=$tmp/prefix
 example=runtime/example/embed.c
 
-if nm "$BUILD/libdgraft.so" 2>/dev/null | grep -q __asan_init; then
+if nm -D "$BUILD/dgraft" 2>/dev/null | grep -qE '__(a|t|ub)san'; then
     echo "SKIP: the library is built with sanitizers"
     skip install
     exit 0
