@@ -7,10 +7,14 @@
 
 /* ---- candidates ------------------------------------------------------------------------------- */
 
+/* A heap of four children a node: the root at index 3, so that the children of a node fill one cache line. */
+enum { ROOT = 3 };
+
 static dg_status heap_reserve(dg_encoder *e) {
-    if (e->heap_n < e->heap_cap) return DG_OK;
+    if (ROOT + e->heap_n < e->heap_cap) return DG_OK;
     const size_t cap = e->heap_cap ? 2 * e->heap_cap : 64;
-    dg_candidate *heap = dg_mem_grow(e->heap, e->heap_n * sizeof *heap, dg_mem_mul(cap, sizeof *heap));
+    dg_candidate *heap =
+        dg_mem_grow(e->heap, e->heap_cap * sizeof *heap, dg_mem_mul(cap, sizeof *heap));
     DG_CHECK(heap, DG_ERR_MEMORY, "no memory to merge a piece of text");
     e->heap = heap;
     e->heap_cap = cap;
@@ -18,20 +22,25 @@ static dg_status heap_reserve(dg_encoder *e) {
 }
 
 static void heap_push(dg_encoder *e, dg_candidate c) {
-    size_t i = e->heap_n++;
-    for (; i > 0 && c.order < e->heap[(i - 1) / 2].order; i = (i - 1) / 2) e->heap[i] = e->heap[(i - 1) / 2];
-    e->heap[i] = c;
+    dg_candidate *h = e->heap;
+    size_t i = ROOT + e->heap_n++;
+    for (size_t up; i > ROOT && c.order < h[up = i / 4 + ROOT - 1].order; i = up) h[i] = h[up];
+    h[i] = c;
 }
 
 static dg_candidate heap_pop(dg_encoder *e) {
-    const dg_candidate top = e->heap[0], last = e->heap[--e->heap_n];
-    size_t i = 0;
-    for (size_t c; (c = 2 * i + 1) < e->heap_n; i = c) {
-        if (c + 1 < e->heap_n && e->heap[c + 1].order < e->heap[c].order) c++;
-        if (last.order <= e->heap[c].order) break;
-        e->heap[i] = e->heap[c];
+    dg_candidate *h = e->heap;
+    const size_t end = ROOT + --e->heap_n;
+    const dg_candidate top = h[ROOT], last = h[end];
+    size_t i = ROOT;
+    for (size_t c; (c = 4 * (i - ROOT + 1)) < end; i = c) {
+        const size_t stop = c + 4 < end ? c + 4 : end;
+        for (size_t k = c + 1; k < stop; k++)
+            if (h[k].order < h[c].order) c = k;
+        if (last.order <= h[c].order) break;
+        h[i] = h[c];
     }
-    e->heap[i] = last;
+    h[i] = last;
     return top;
 }
 

@@ -5,7 +5,6 @@
  */
 #include "runtime/tokenizer_impl.h"
 
-enum { FILE_BYTES = 64 << 20 };
 static const char SPACE_MARK[] = "\xE2\x96\x81"; /* U+2581 */
 
 /* ---- shared with the other containers --------------------------------------------------------- */
@@ -186,11 +185,7 @@ static dg_status read_model(dg_tokenizer *t, const char *path, dg_str file, bool
     return DG_OK;
 }
 
-dg_status dg_tokenizer_read_sentencepiece(dg_tokenizer *t, const char *path, bool first_only) {
-    char *text;
-    size_t len;
-    DG_TRY(dg_file_slurp(path, FILE_BYTES, &text, &len));
-    const dg_status st = read_model(t, path, (dg_str){text, len}, first_only);
-    dg_mem_free(text);
-    return st;
+dg_status dg_tokenizer_read_sentencepiece(dg_tokenizer *t, const char *path, dg_str file, bool first_only) {
+    DG_TRY(read_model(t, path, file, first_only));
+    return dg_tokenizer_finish(t, path, "SentencePiece BPE, tokenizer.model");
 }

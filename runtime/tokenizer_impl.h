@@ -198,7 +198,7 @@ dg_status dg_tokenizer_add_normal(dg_tokenizer *t, const char *what, dg_normal s
 dg_status dg_tokenizer_add_split(dg_tokenizer *t, const char *what, dg_split step, const char *regex);
 /* What id prints: s with every `from` replaced. */
 dg_status dg_tokenizer_set_printed(dg_tokenizer *t, int32_t id, dg_str s, const char *from, const char *to);
-/* Last step of opening: byte tokens, lengths, hash, name. */
+/* Last step of reading: byte tokens, lengths, hash, name. */
 dg_status dg_tokenizer_finish(dg_tokenizer *t, const char *what, const char *kind);
 
 /* Spaces as U+2581 and, with prefix, one in front: of the whole text (first_only) or of every stretch of text
@@ -213,9 +213,11 @@ enum {
 };
 int dg_piece_kind(int64_t type); /* DG_TOKEN_* */
 int dg_piece_byte(dg_str s); /* 10 for <0x0A>; -1: not such a piece */
-/* A sentencepiece model file (tokenizer.model) into an empty t. UNSUPPORTED names the model type or
- * normaliser. first_only as above. */
-dg_status dg_tokenizer_read_sentencepiece(dg_tokenizer *t, const char *path, bool first_only);
+
+/* The bytes of tokenizer.json, and of sentencepiece's tokenizer.model, into an empty t; path is for messages,
+ * first_only as above. */
+dg_status dg_tokenizer_read_json(dg_tokenizer *t, const char *path, dg_str file);
+dg_status dg_tokenizer_read_sentencepiece(dg_tokenizer *t, const char *path, dg_str file, bool first_only);
 
 /* ---- encoding --------------------------------------------------------------------------------- */
 

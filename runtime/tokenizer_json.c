@@ -388,6 +388,21 @@ static dg_status read_tokenizer(reader *r, const json_t *root) {
     return DG_OK;
 }
 
+dg_status dg_tokenizer_read_json(dg_tokenizer *t, const char *path, dg_str file) {
+    json_t *root = NULL;
+    DG_TRY(dg_json_parse(path, file.ptr, file.len, &root));
+    reader r = {.t = t, .file = path};
+    dg_status st = json_is_object(root) ? read_tokenizer(&r, root)
+                                        : dg_fail(DG_ERR_FORMAT, "%s: expected an object", path);
+    if (st == DG_OK)
+        st = dg_tokenizer_finish(
+            t, path, t->byte_level ? "byte-level BPE, tokenizer.json" : "SentencePiece BPE, tokenizer.json");
+    json_decref(root);
+    return st;
+}
+
+/* ---- what lies beside it ---------------------------------------------------------------------- */
+
 static dg_status read_json(const char *path, size_t max, json_t **out) {
     char *text;
     size_t len;
@@ -449,22 +464,16 @@ static bool beside(const char *dir, const char *name, char *buf, size_t cap) {
 }
 
 static dg_status open_model(dg_tokenizer *t, const char *dir, const json_t *config) {
-    char path[4096];
-    if (!beside(dir, "tokenizer.json", path, sizeof path) &&
-        beside(dir, "tokenizer.model", path, sizeof path)) {
-        DG_TRY(dg_tokenizer_read_sentencepiece(t, path, !bool_at(config, "legacy", true)));
-        return dg_tokenizer_finish(t, path, "SentencePiece BPE, tokenizer.model");
-    }
-    json_t *root = NULL;
-    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-    DG_TRY(read_json(path, FILE_BYTES, &root));
-    reader r = {.t = t, .file = path};
-    dg_status st = json_is_object(root) ? read_tokenizer(&r, root)
-                                        : dg_fail(DG_ERR_FORMAT, "%s: expected an object", path);
-    if (st == DG_OK)
-        st = dg_tokenizer_finish(
-            t, path, t->byte_level ? "byte-level BPE, tokenizer.json" : "SentencePiece BPE, tokenizer.json");
-    json_decref(root);
+    char path[4096], *text;
+    size_t len;
+    const bool pieces = !beside(dir, "tokenizer.json", path, sizeof path) &&
+                        beside(dir, "tokenizer.model", path, sizeof path);
+    if (!pieces) snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    DG_TRY(dg_file_slurp(path, FILE_BYTES, &text, &len));
+    const dg_str file = {text, len};
+    const dg_status st = pieces ? dg_tokenizer_read_sentencepiece(t, path, file, !bool_at(config, "legacy", true))
+                                : dg_tokenizer_read_json(t, path, file);
+    dg_mem_free(text);
     return st;
 }
 
