@@ -74,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--holdout", type=int, default=40, help="one prompt in so many is held out")
     p.add_argument("--log", type=int, default=10, help="steps between log lines")
     p.add_argument("--dtype", choices=("f32", "bf16"), default="f32", help="of the matrix products; f32 is faster on a CPU without AMX")
+    p.add_argument("--save-seconds", type=float, default=120.0, help="time between writes of state.pt")
     p.add_argument("--seed", type=int, default=1)
     p.set_defaults(run=run_train)
     return parser

@@ -13,8 +13,8 @@ from .batch import Loader
 from .data import Folder, Record
 from .draft import DFlash, load_dflash, new_config, read_config, warm_start
 from .errors import TrainError
-from .eagle import Eagle3, EagleObjective, load_eagle, maps, new_eagle_config, warm_start_eagle
-from .export import body, write_checkpoint
+from .eagle import Eagle3, EagleObjective, load_eagle, new_eagle_config, warm_start_eagle
+from .export import write_checkpoint
 from .losses import Vocabulary, count_tokens
 from .objective import DFlashObjective, Options
 from .target import Target, load_target
@@ -84,7 +84,7 @@ def _start_dflash(args, target: Target, folder: Folder, train: list[Record], val
     objective = DFlashObjective(draft, target, vocabulary, options, torch.float32)
 
     def export(path: str, info: dict) -> None:
-        write_checkpoint(path, draft.config, body(draft), info)
+        write_checkpoint(path, draft.config, objective.tensors(), info)
 
     run = Run(objective, loader, train, val, args.out, args, export)
     run.say(f"{len(train)} records, {sum(counts.values())} answer tokens; {len(vocabulary.ids)} ids cover {vocabulary.coverage:.4f}; "
@@ -107,7 +107,7 @@ def _start_eagle(args, target: Target, folder: Folder, train: list[Record], val:
     objective = EagleObjective(head, target, args.states, 0.8, args.hard, args.temp)
 
     def export(path: str, info: dict) -> None:
-        write_checkpoint(path, head.config, {**body(head), **maps(head.ids, target.config.vocab)}, info)
+        write_checkpoint(path, head.config, objective.tensors(), info)
 
     run = Run(objective, loader, train, val, args.out, args, export)
     covered = sum(counts[i] for i in head.ids.tolist()) / max(1, sum(counts.values()))
