@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import torch
 
 from .batch import Loader
-from .data import Record
+from .data import Folder, Record
+from .errors import TrainError
 from .generate import loop_start
 from .objective import Round
-from .target import Target
+from .target import Target, load_target
 from .train import summary
 
 BINS = 10
@@ -94,3 +95,23 @@ def write_reference(path: str, objective, loader: Loader, records: list[Record],
     with open(os.path.join(path, "expected.json"), "w", encoding="utf-8") as f:
         json.dump(dict(cases=cases, block=getattr(objective.module, "block_size", None)), f)
     save_file(tensors, os.path.join(path, "expected.safetensors"))
+
+
+def evaluate_folder(args) -> str:
+    """The `eval` command; returns the table."""
+    from .setup import frequent_ids, load_objective
+
+    target, folder = load_target(args.target, device=args.device), Folder(args.data)
+    folder.check(target)
+    objective, taps = load_objective(target, args.drafter)
+    records = [r for r in folder.records(cut_loops=False) if r.temp == 0]
+    if folder.meta.get("use") != "eval":
+        records = [r for r in records if r.held_out(40)]
+    if not records:
+        raise TrainError(f"{args.data}: no greedy answers to measure on")
+    loader = Loader(folder, target, taps, torch.float32, args.device)
+    ids = frequent_ids(args.vocab_data, args.vocab, target.config.vocab)
+    report = evaluate(objective, loader, records, args.width, None if ids is None else ids.to(args.device), args.shuffle)
+    if args.reference:
+        write_reference(args.reference, objective, loader, records, target)
+    return report.text
