@@ -84,7 +84,7 @@ def write_reference(path: str, objective, loader: Loader, records: list[Record],
     write_checkpoint(path, objective.module.config, objective.tensors())
     cases, tensors = [], {}
     for c, r in enumerate(records[:3]):
-        b = loader.batch([r])
+        b = loader.batch([r], exact=True)
         start, rounds = len(r.prompt), []
         for i, one in enumerate(objective.rounds(b)):
             rounds.append(dict(start=start, draft_tokens=one.drafts, accepted=one.accepted))
