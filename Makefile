@@ -45,7 +45,7 @@ endif
 # Inlining alone makes them large; -O2 compiles them in half the time and runs as fast.
 isa = $(if $(findstring kernels/cpu/isa_,$1),-O2) $(if $(findstring _avx512.,$1),$(ISA_avx512))$(if $(findstring _avx2.,$1),$(ISA_avx2))
 
-.PHONY: all lib cli deps model demo test golden bench bench-ops fuzz asan ubsan tsan oom lint format layers install uninstall clean help found
+.PHONY: all lib cli deps model demo test golden bench bench-ops fuzz asan ubsan tsan oom lint format layers train-deps train-smoke install uninstall clean help found
 .DEFAULT_GOAL := all
 
 all: lib cli ## library and program
@@ -140,6 +140,15 @@ bench-ops: deps ## one operation at a time
 lint: ## clang-tidy and cppcheck
 	cppcheck -q --enable=warning,portability --inline-suppr --error-exitcode=1 -I. kernels runtime dflash graft
 	clang-tidy --quiet $(LIB_SRC) $(CLI_SRC) -- $(filter-out -Werror,$(BASE))
+
+train-deps: ## what training drafters needs, into build/train-venv (TORCH=cuda for a GPU)
+	@sh dflash/train/deps.sh $(BUILD)/train-venv
+
+train-smoke: train-deps ## train both drafters on a toy target; the C runtime must agree with the trainer
+	@$(BUILD)/train-venv/bin/python -m unittest -q dflash.train.test_train
+	@$(BUILD)/train-venv/bin/python -m dflash.train.smoke $(BUILD)/smoke
+	@$(MAKE) --no-print-directory $(BUILD)/test/tests/golden/test_trained
+	@GOLDEN=$(BUILD)/smoke BUILD=$(BUILD) sh tests/run.sh --bin-only $(BUILD)/test/tests/golden/test_trained
 
 layers: ## include arrows, file and function sizes
 	@sh tests/check_layers.sh

@@ -33,7 +33,8 @@ enum {
     CLI_INFO = 8,
     CLI_VERIFY = 16,
     CLI_MODES = 32,
-    CLI_CONVERT = 64
+    CLI_CONVERT = 64,
+    CLI_ANSWERS = 128
 };
 
 enum { CLI_LIST_MAX = 64 };
@@ -74,6 +75,9 @@ typedef struct cli_options {
     /* convert */
     const char *out, *type, *tokenizer;
     bool force;
+    /* answers; `out` too */
+    int64_t sequences; /* 0: not given */
+    bool stop_loops;
 } cli_options;
 
 typedef struct cli_command {
@@ -249,6 +253,6 @@ void cli_cases_free(cli_cases *c);
 
 /* The commands -------------------------------------------------------------------------------------- */
 
-extern const cli_command cli_run, cli_chat, cli_tokens, cli_info, cli_verify, cli_modes, cli_convert;
+extern const cli_command cli_run, cli_chat, cli_tokens, cli_info, cli_verify, cli_modes, cli_convert, cli_answers;
 
 #endif

@@ -29,10 +29,13 @@ typedef struct option {
 } option;
 
 #define AT(field) offsetof(cli_options, field)
-#define GENERATE  (CLI_RUN | CLI_CHAT | CLI_VERIFY)
+#define DECODE    (CLI_RUN | CLI_CHAT | CLI_VERIFY) /* with drafters */
+#define GENERATE  (DECODE | CLI_ANSWERS)
 #define SESSION   (GENERATE | CLI_INFO)
+#define DRAFTED   (DECODE | CLI_INFO)
 #define MODEL     (SESSION | CLI_TOKENS)
 #define PROMPT    (CLI_RUN | CLI_TOKENS | CLI_VERIFY)
+#define CHAT      (PROMPT | CLI_ANSWERS)
 #define ALL       (MODEL | CLI_MODES | CLI_CONVERT)
 
 static const option table[] = {
@@ -47,13 +50,19 @@ static const option table[] = {
     {"-p, --prompt", "TEXT", PROMPT, TEXT, AT(prompt), 0, 0, "the prompt"},
     {"-f, --file", "FILE", CLI_RUN | CLI_TOKENS, TEXT, AT(file), 0, 0,
      "read it from FILE (- is standard input); one newline at its end is dropped"},
+    {"-o, --out", "FILE", CLI_ANSWERS, TEXT, AT(out), 0, 0, "JSON lines of the answers; appended to"},
+    {"--sequences", "N", CLI_ANSWERS, WHOLE, AT(sequences), 1, 1024, "prompts answered side by side (default 64)"},
+    {"--stop-loops", NULL, CLI_ANSWERS, FLAG, AT(stop_loops), 0, 0,
+     "end an answer where four tokens in a row come for the fifth time"},
+    {"--prompts", "FILE", CLI_ANSWERS, TEXT, AT(prompts), 0, 0,
+     "JSON lines with prompt (text or token ids), optionally id, temp and source"},
     {"--prompts", "FILE", CLI_VERIFY, TEXT, AT(prompts), 0, 0,
      "JSON lines with prompt or turns, optionally id and category"},
     {"-e, --escape", NULL, PROMPT, FLAG, AT(escape), 0, 0, "read \\n, \\t, \\\\ in -p as in C"},
-    {"--chat", NULL, PROMPT, FLAG, AT(chat), 0, 0, "put the prompt into the model's chat format"},
-    {"--system", "TEXT", PROMPT | CLI_CHAT, TEXT, AT(system), 0, 0, "system message (with --chat)"},
-    {"--think", NULL, PROMPT | CLI_CHAT, FLAG, AT(think), 0, 0, "thinking on, where the chat format has it"},
-    {"--no-think", NULL, PROMPT | CLI_CHAT, FLAG, AT(no_think), 0, 0, "thinking off"},
+    {"--chat", NULL, CHAT, FLAG, AT(chat), 0, 0, "put the prompt into the model's chat format"},
+    {"--system", "TEXT", CHAT | CLI_CHAT, TEXT, AT(system), 0, 0, "system message (with --chat)"},
+    {"--think", NULL, CHAT | CLI_CHAT, FLAG, AT(think), 0, 0, "thinking on, where the chat format has it"},
+    {"--no-think", NULL, CHAT | CLI_CHAT, FLAG, AT(no_think), 0, 0, "thinking off"},
     {"--chat-template", "NAME", MODEL, TEXT, AT(chat_template), 0, 0,
      "chat format by name, instead of what the file's template tells"},
     {"--ids", "LIST", CLI_TOKENS, TEXT, AT(ids), 0, 0, "turn token ids (comma or space between) into text"},
@@ -67,6 +76,8 @@ static const option table[] = {
      "tokens of context; 0: all the model has (default: that, at most 4096)"},
     {"--temp, --temperature", "T", CLI_RUN | CLI_CHAT, REALS, AT(temp), 0, 100,
      "temperature; 0 is greedy (default)"},
+    {"--temp, --temperature", "T,...", CLI_ANSWERS, REALS, AT(temp), 0, 100,
+     "temperatures, taken in turn by prompts that name none (default 0)"},
     {"--temp, --temperature", "T,...", CLI_VERIFY, REALS, AT(temp), 0, 100,
      "temperatures to try (default 0)"},
     {"--top-k", "N", GENERATE, WHOLE, AT(top_k), 0, 2147483647,
@@ -75,7 +86,7 @@ static const option table[] = {
      "keep the likeliest tokens up to P together; 1: all (default)"},
     {"--min-p", "P", GENERATE, REAL, AT(min_p), 0, 1,
      "drop tokens less likely than P times the likeliest; 0: off (default)"},
-    {"-s, --seed", "N", CLI_RUN | CLI_CHAT, WHOLES, AT(seed), -1, 9007199254740991.0,
+    {"-s, --seed", "N", CLI_RUN | CLI_CHAT | CLI_ANSWERS, WHOLES, AT(seed), -1, 9007199254740991.0,
      "seed of the sampler (default 0); -1: another every time"},
     {"-s, --seed", "N,...", CLI_VERIFY, WHOLES, AT(seed), 0, 9007199254740991.0,
      "seeds to try at temperatures above 0 (default 0)"},
@@ -83,12 +94,12 @@ static const option table[] = {
      "end the text before TEXT; may be repeated"},
     {"--ignore-eos", NULL, GENERATE, FLAG, AT(ignore_eos), 0, 0, "go on after an end-of-text token"},
 
-    {"--draft", "NAME[:PATH][,KEY=V...]", SESSION, LIST, AT(draft), 0, 0,
+    {"--draft", "NAME[:PATH][,KEY=V...]", DRAFTED, LIST, AT(draft), 0, 0,
      "add a drafter, in order; none: plain decoding ('dgraft modes' lists them)"},
-    {"--mode", "NAME", SESSION, TEXT, AT(mode), 0, 0,
+    {"--mode", "NAME", DRAFTED, TEXT, AT(mode), 0, 0,
      "a named list of drafters and a budget ('dgraft modes')"},
-    {"--drafter", "[NAME:]PATH", SESSION, LIST, AT(drafter), 0, 0, "weights for the {NAME} of a --mode"},
-    {"--budget", "auto|N", SESSION, TEXT, AT(budget), 0, 0,
+    {"--drafter", "[NAME:]PATH", DRAFTED, LIST, AT(drafter), 0, 0, "weights for the {NAME} of a --mode"},
+    {"--budget", "auto|N", DRAFTED, TEXT, AT(budget), 0, 0,
      "drafted tokens verified in a round, 1 to 255 (default auto)"},
 
     {"-t, --threads", "N", MODEL, WHOLE, AT(threads), 0, 1024, "threads; 0: one per core (default)"},
@@ -102,7 +113,7 @@ static const option table[] = {
      "show in the text who drafted each accepted token"},
     {"--display-prompt", NULL, CLI_RUN, FLAG, AT(display_prompt), 0, 0, "print the prompt before the text"},
     {"--no-display-prompt", NULL, CLI_RUN, FLAG, AT(no_display_prompt), 0, 0, "do not (default)"},
-    {"--json", NULL, ALL & ~(CLI_CHAT | CLI_CONVERT), FLAG, AT(json), 0, 0,
+    {"--json", NULL, ALL & ~(CLI_CHAT | CLI_CONVERT | CLI_ANSWERS), FLAG, AT(json), 0, 0,
      "one JSON document on standard output"},
     {"-v, --verbose", NULL, MODEL, FLAG, AT(verbose), 0, 0, "say more on standard error"},
     {"-h, --help", NULL, ALL, FLAG, AT(help), 0, 0, "this text"},
@@ -332,7 +343,7 @@ static int store(const option *opt, const char *name, const char *value, cli_opt
 /* ---- the command line ------------------------------------------------------------------------- */
 
 static void print_owners(unsigned commands, cli_buffer *b) {
-    static const char *const name[] = {"run", "chat", "tokens", "info", "verify", "modes", "convert"};
+    static const char *const name[] = {"run", "chat", "tokens", "info", "verify", "modes", "convert", "answers"};
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
         if (!(commands & (1u << i))) continue;
         if (b->len) cli_append(b, ", ", 2);
@@ -369,7 +380,7 @@ static int unknown_option(const cli_command *command, const char *name) {
 static int check_together(const cli_command *command, const cli_options *o) {
     const char *wrong = NULL;
     if (o->think && o->no_think) wrong = "--think and --no-think exclude each other";
-    if ((command->bit & PROMPT) && !o->chat && (o->system || o->think || o->no_think)) {
+    if ((command->bit & CHAT) && !o->chat && (o->system || o->think || o->no_think)) {
         wrong = "--system, --think and --no-think belong to the chat format: add --chat";
     }
     if (o->prompt && o->file) wrong = "give the prompt with -p or -f, not both";

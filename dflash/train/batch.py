@@ -37,13 +37,14 @@ class Loader:
             place = torch.cat([torch.arange(hidden) + stored.index(t) * hidden for t in taps])
             self.columns = torch.cat([place, torch.arange(hidden) + len(stored) * hidden])
 
-    def batch(self, records: list[Record]) -> Batch:
-        """Records of about the same length are best, since all are padded to the longest."""
+    def batch(self, records: list[Record], exact: bool = False) -> Batch:
+        """Records of about the same length are best, since all are padded to the longest. `exact` computes the features
+        even where they are stored, which is in bf16."""
         n = torch.tensor([len(r.prompt) + len(r.answer) for r in records])
         ids = torch.zeros(len(records), int(n.max()), dtype=torch.long)
         for row, r in zip(ids, records):
             row[:len(r.prompt) + len(r.answer)] = torch.tensor(r.prompt + r.answer)
-        rows = self._stored(records, int(n.max()) - 1)
+        rows = None if exact else self._stored(records, int(n.max()) - 1)
         if rows is None:
             final, taps, _ = self.target.forward(ids[:, :-1].to(self.device), self.taps)
             rows = torch.cat([taps, final], -1)

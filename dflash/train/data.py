@@ -83,13 +83,13 @@ class Folder:
         if (c.hidden, c.vocab) != (self.hidden, self.vocab):
             raise TrainError(f"{self.path}: made with a target of hidden {self.hidden} and vocabulary {self.vocab}, this one has {c.hidden} and {c.vocab}")
 
-    def records(self, context: int | None = None) -> list[Record]:
-        """All records: answers cut where they start to loop, too short and repeated ones dropped."""
+    def records(self, context: int | None = None, cut_loops: bool = True) -> list[Record]:
+        """All records, repeated and too short ones dropped; answers are cut where they start to loop, unless told not to."""
         kept, seen = [], set()
         for name in sorted(os.listdir(self.path)):
             if name.startswith("answers.") and name.endswith(".jsonl"):
                 for r in read_records(os.path.join(self.path, name), name.split(".")[1], context):
-                    cut = loop_start(r.answer)
+                    cut = loop_start(r.answer) if cut_loops else None
                     r.answer = r.answer if cut is None else r.answer[:cut]
                     key = (tuple(r.prompt), tuple(r.answer))
                     if len(r.answer) >= MIN_ANSWER and key not in seen:
@@ -163,6 +163,32 @@ def write_meta(path: str, meta: dict) -> None:
     for key in ("taps", "hidden", "vocab"):
         if old.get(key) != meta[key]:
             raise TrainError(f"{file}: {key} is {old.get(key)}, this run has {meta[key]}; use another folder")
+
+
+def pack_answers(folder: Folder, file: str) -> None:
+    """All records as one compressed .npz: `ids` uint16 (prompt, answer, prompt, ...), `lengths` [n, 2], `temp` [n]."""
+    if folder.vocab > 1 << 16:
+        raise TrainError(f"{file}: a vocabulary of {folder.vocab} does not fit 16 bits")
+    records = folder.records()
+    ids = np.concatenate([np.asarray(r.prompt + r.answer, dtype=np.uint16) for r in records])
+    lengths = np.asarray([(len(r.prompt), len(r.answer)) for r in records], dtype=np.uint16)
+    np.savez_compressed(file, ids=ids, lengths=lengths, temp=np.asarray([r.temp for r in records], dtype=np.float16))
+
+
+def unpack_answers(file: str, out: str, meta: dict) -> int:
+    """A packed file back into a data folder (shard "packed", without features); returns the number of records."""
+    try:
+        with np.load(file) as z:
+            ids, lengths, temp = z["ids"].tolist(), z["lengths"].tolist(), z["temp"].tolist()
+    except (OSError, ValueError, KeyError) as e:
+        raise TrainError(f"{file}: {type(e).__name__}: {e}") from e
+    if len(ids) != sum(p + a for p, a in lengths) or len(temp) != len(lengths) or max(ids, default=0) >= meta["vocab"]:
+        raise TrainError(f"{file}: ids, lengths and the target's vocabulary do not fit each other")
+    writer, at = ShardWriter(out, "packed", meta), 0
+    for i, (p, a) in enumerate(lengths):
+        writer.write(Job(f"packed-{i}", ids[at:at + p], 0, temp[i], "packed", ids[at + p:at + p + a]))
+        at += p + a
+    return len(lengths)
 
 
 class Maker:
@@ -245,3 +271,28 @@ def make_answers(target: Target, text: Text, out: str, shard: str, taps: tuple[i
                 return
         while len(queue) + len(generator.live) < args.slots + 16:
             queue.append(maker.next_job(prefix))
+
+
+def answer_prompts(target: Target, text: Text, out: str, shard: str, taps: tuple[int, ...], args) -> None:
+    """The `data --prompts` command: greedy answers to the prompts of files, in the chat template, for `eval`. Of several
+    turns the first is asked. The folder is marked, so that `train` refuses it."""
+    c = target.config
+    writer = ShardWriter(out, shard, dict(target=os.path.basename(args.target.rstrip("/")), taps=list(taps), hidden=c.hidden, vocab=c.vocab, use="eval"))
+    known, jobs = {r.id for r in writer.done}, []
+    for file in args.prompts:
+        with open(file, encoding="utf-8") as f:
+            for number, line in enumerate(f, 1):
+                try:
+                    j = json.loads(line)
+                    user, name = j["prompt"] if "prompt" in j else j["turns"][0], str(j.get("id", j.get("question_id", f"{file}:{number}")))
+                except (ValueError, KeyError, IndexError) as e:
+                    raise TrainError(f"{file}: line {number}: {type(e).__name__} {e}") from e
+                if name not in known:
+                    source = j.get("category") or os.path.splitext(os.path.basename(file))[0]
+                    jobs.append(Job(name, text.ask(user), args.limit, 0.0, source))
+    if not jobs:
+        return
+    generator = Generator(target, min(args.slots, len(jobs)), max(len(j.prompt) for j in jobs) + args.limit, text.stops, args.seed,
+                          taps if args.features else None)
+    for job in generator.run(jobs, lambda tokens: print(f"{tokens} tokens", file=sys.stderr)):
+        writer.write(job)

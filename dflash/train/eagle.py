@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from .batch import Batch
 from .draft import Mlp, Norm, check_target, read_config, read_weights
 from .errors import TrainError
+from .export import body
 from .losses import SoftCrossEntropy, teacher
-from .objective import Stats
+from .objective import Round, Stats, walk
 from .target import Target, rope_table, rotate
 
 
@@ -186,21 +187,24 @@ class EagleObjective:
         return torch.cat([(part @ self.head.t()).argmax(-1) for part in final.split(256)])
 
     @torch.no_grad()
-    def tau(self, b: Batch, width: int | None = None) -> tuple[int, int, torch.Tensor]:
-        """Acceptance of chains of `states` drafts on one recorded greedy answer, as DFlashObjective.tau."""
-        n, first, depth = int(b.length[0]), int(b.start[0]), width or self.states
-        rows = self.module.unroll(b.taps, self.embed, b.ids, first - 1, depth, feed=True)
-        drafts = torch.stack([self.module.ids[self.module.lm_head(y[0]).argmax(-1)] for y in rows], -1).tolist()
-        truth, accepted = b.ids[0].tolist(), torch.zeros(depth)
-        pos, tokens, rounds = first, 0, 0
-        while pos < n - 1:
-            row, m = drafts[pos - first], 0  # the root at pos is the token of row pos - 1
-            while m < depth and pos + m + 1 < n and row[m] == truth[pos + m + 1]:
-                m += 1
-            accepted[:m] += 1
-            gain = min(m + 1, n - 1 - pos)
-            pos, tokens, rounds = pos + gain, tokens + gain, rounds + 1
-        return tokens, rounds, accepted
+    def rounds(self, b: Batch, width: int | None = None, ids: torch.Tensor | None = None, taps: torch.Tensor | None = None) -> list[Round]:
+        """Chains of width - 1 (default `states`) drafts along one recorded greedy answer; the root at position p is the
+        token of row p - 1. `taps` replaces the features."""
+        first, depth = int(b.start[0]), width - 1 if width else self.states
+        rows = self.module.unroll(b.taps if taps is None else taps, self.embed, b.ids, first - 1, depth, feed=True)
+        top = [torch.softmax(self.module.lm_head(y[0]), -1).max(-1) for y in rows]
+        drafts = torch.stack([self.module.ids[t.indices] for t in top], -1).tolist()
+        return walk(drafts, torch.stack([t.values for t in top], -1).tolist(), b.ids[0].tolist(), first, int(b.length[0]))
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds."""
+        return {**body(self.module), **maps(self.module.ids, len(self.member))}
+
+    @torch.no_grad()
+    def logits(self, b: Batch, root: int) -> torch.Tensor:
+        """Logits [states, Vd] of the chain drafted from the root at position `root` of a batch of one record."""
+        rows = self.module.unroll(b.taps[:, :root], self.embed, b.ids[:, :root + 1], root - 1, self.states, feed=True)
+        return torch.cat([self.module.lm_head(y[0]) for y in rows])
 
 
 def maps(ids: torch.Tensor, vocab: int) -> dict[str, torch.Tensor]:

@@ -69,13 +69,15 @@ def teacher(final: torch.Tensor, head: torch.Tensor, ids: torch.Tensor, bias: to
 
 
 class SoftCrossEntropy(torch.autograd.Function):
-    """sum over rows of weight * CE(labels, softmax(x W^T + bias)); W and labels are constants. Logits are made and
-    consumed in chunks; their gradient is folded into that of x at once, so nothing of size [n, C] is kept."""
+    """sum over rows of weight * CE(labels, softmax(x W^T + bias)); labels are constants, W too unless it wants a
+    gradient. Logits are made and consumed in chunks; their gradient is folded into those of x and W at once, so nothing
+    of size [n, C] is kept."""
 
     @staticmethod
     def forward(ctx, x, w, bias, labels, row, weight):
         """x [n, H], w [C, H], labels [m, C], row [n] into labels, weight [n]. Returns (loss, CE [n], hit [n])."""
         grad, loss, hit = torch.empty_like(x), torch.empty(len(x), device=x.device), torch.empty(len(x), device=x.device)
+        grad_w = torch.zeros_like(w) if ctx.needs_input_grad[1] else None
         for i in range(0, len(x), CHUNK):
             part = slice(i, i + CHUNK)
             z = torch.addmm(bias.to(x.dtype), x[part], w.t()).float()
@@ -84,11 +86,15 @@ class SoftCrossEntropy(torch.autograd.Function):
             lse = torch.logsumexp(z, -1)
             loss[part] = lse - (y * z).sum(-1)
             z.sub_(lse[:, None]).exp_().sub_(y).mul_(weight[part, None])
-            grad[part] = z.to(x.dtype) @ w
-        ctx.save_for_backward(grad)
+            z = z.to(x.dtype)
+            grad[part] = z @ w
+            if grad_w is not None:
+                grad_w.addmm_(z.t(), x[part])
+        ctx.save_for_backward(grad, grad_w)
         ctx.mark_non_differentiable(loss, hit)
         return (loss * weight).sum(), loss, hit
 
     @staticmethod
     def backward(ctx, g, _loss, _hit):
-        return ctx.saved_tensors[0] * g, None, None, None, None, None
+        grad, grad_w = ctx.saved_tensors
+        return grad * g, None if grad_w is None else grad_w * g, None, None, None, None

@@ -37,6 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--no-features", dest="features", action="store_false", help="keep ids only; train recomputes the features")
     p.add_argument("--greedy-share", type=float, default=0.6, help="share of greedy answers; the others are sampled at 0.6 to 1.0")
     p.add_argument("--own-share", type=float, default=0.4, help="share of user turns that the target writes itself")
+    p.add_argument("--prompts", nargs="+", help="answer these JSON-lines files (prompt or turns, id, category) instead: a folder for `eval`")
     p.add_argument("--seed", type=int, default=1)
     p.set_defaults(run=run_data)
 
@@ -74,8 +75,33 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--holdout", type=int, default=40, help="one prompt in so many is held out")
     p.add_argument("--log", type=int, default=10, help="steps between log lines")
     p.add_argument("--dtype", choices=("f32", "bf16"), default="f32", help="of the matrix products; f32 is faster on a CPU without AMX")
+    p.add_argument("--save-seconds", type=float, default=120.0, help="time between writes of state.pt")
     p.add_argument("--seed", type=int, default=1)
     p.set_defaults(run=run_train)
+
+    p = commands.add_parser("eval", help="acceptance of a drafter on a folder of greedy answers")
+    _add_run_options(p)
+    p.add_argument("--drafter", required=True, help="checkpoint folder")
+    p.add_argument("--width", type=int, default=None, help="rows of a round, the root included (default: the block size; eagle3: 6)")
+    p.add_argument("--vocab", type=int, default=0, help="dflash: try the head cut to this many ids, the most frequent of --vocab-data")
+    p.add_argument("--vocab-data", help="data folder whose answers are counted for --vocab")
+    p.add_argument("--no-shuffle", dest="shuffle", action="store_false", help="leave out the run with shuffled features")
+    p.add_argument("--reference", help="also record logits and drafts for other runtimes into this folder")
+    p.set_defaults(run=run_eval)
+
+    p = commands.add_parser("export", help="write a run's averaged weights, or a checkpoint, in the published layout")
+    p.add_argument("--target", required=True, help="Hugging Face directory or .gguf file")
+    p.add_argument("--drafter", required=True, help="checkpoint folder, such as RUN/best")
+    p.add_argument("--out", required=True, help="folder to write")
+    p.add_argument("--vocab", type=int, default=0, help="dflash: add a head of this many ids (lm_head, d2t), the most frequent of --vocab-data")
+    p.add_argument("--vocab-data", help="data folder whose answers are counted for --vocab")
+    p.add_argument("--ids", help="also pack the data folder's answers as uint16 ids into this .npz file")
+    p.set_defaults(run=run_export)
+
+    p = commands.add_parser("plot", help="curve.csv of a run as a picture")
+    p.add_argument("--run-folder", required=True)
+    p.add_argument("--out", required=True, help=".png")
+    p.set_defaults(run=run_plot)
     return parser
 
 
@@ -88,12 +114,12 @@ def _add_run_options(p: argparse.ArgumentParser) -> None:
 
 def run_data(args: argparse.Namespace) -> None:
     """The `data` command."""
-    from dflash.train.data import make_answers
+    from dflash.train.data import answer_prompts, make_answers
     from dflash.train.target import load_target
     from dflash.train.text import load_text
 
-    text = load_text(args.target)
-    make_answers(load_target(args.target), text, args.out, args.shard, args.taps, args)
+    text, target = load_text(args.target), load_target(args.target)
+    (answer_prompts if args.prompts else make_answers)(target, text, args.out, args.shard, args.taps, args)
 
 
 def run_train(args: argparse.Namespace) -> None:
@@ -101,6 +127,27 @@ def run_train(args: argparse.Namespace) -> None:
     from dflash.train.setup import start_run
 
     start_run(args).learn()
+
+
+def run_eval(args: argparse.Namespace) -> None:
+    """The `eval` command."""
+    from dflash.train.evaluate import evaluate_folder
+
+    print(evaluate_folder(args))
+
+
+def run_export(args: argparse.Namespace) -> None:
+    """The `export` command."""
+    from dflash.train.setup import export_checkpoint
+
+    export_checkpoint(args)
+
+
+def run_plot(args: argparse.Namespace) -> None:
+    """The `plot` command."""
+    from dflash.train.plot import plot_curve
+
+    plot_curve(args.run_folder, args.out)
 
 
 def main() -> int:

@@ -9,6 +9,7 @@ import torch
 
 from .batch import Batch
 from .draft import DFlash
+from .export import body
 from .losses import SoftCrossEntropy, Vocabulary, decay, dpace, teacher
 from .target import Target
 
@@ -41,6 +42,29 @@ class Stats:
     def accuracy(self, n: int) -> list[float]:
         """Share of right tokens at rows 1..n."""
         return (self.hits / self.rows.clamp(min=1))[1:n + 1].tolist()
+
+
+@dataclass
+class Round:
+    """One round of chain drafting: the drafts, the drafter's probability of each, how many were right."""
+
+    drafts: list[int]
+    confidence: list[float]
+    accepted: int
+    gained: int
+
+
+def walk(drafts: list[list[int]], confidence: list[list[float]], truth: list[int], first: int, n: int) -> list[Round]:
+    """Rounds along truth[:n] from the root at `first`; drafts[i] continue the root at first + i. A greedy target accepts
+    a draft exactly where it agrees with the record, so nothing has to be run. The last round ends with the text."""
+    out, pos = [], first
+    while pos < n - 1:
+        row, m = drafts[pos - first], 0
+        while m < len(row) and pos + m + 1 < n and row[m] == truth[pos + m + 1]:
+            m += 1
+        out.append(Round(row, confidence[pos - first], m, min(m + 1, n - 1 - pos)))
+        pos += out[-1].gained
+    return out
 
 
 class DFlashObjective:
@@ -108,31 +132,28 @@ class DFlashObjective:
         return s
 
     @torch.no_grad()
-    def tau(self, b: Batch, width: int | None = None, ids: torch.Tensor | None = None, taps: torch.Tensor | None = None) -> tuple[int, int, torch.Tensor]:
-        """Acceptance on one recorded greedy answer: (tokens gained, rounds, accepted count by position [width-1]).
-        A chain draft is right as far as it agrees with the record. `ids` restricts the drafter's head; `taps` replaces
-        the features."""
-        width, n, first = width or self.module.block_size, int(b.length[0]), int(b.start[0])
+    def rounds(self, b: Batch, width: int | None = None, ids: torch.Tensor | None = None, taps: torch.Tensor | None = None) -> list[Round]:
+        """Chain drafting along one recorded greedy answer. `ids` restricts the drafter's head; `taps` replaces the
+        features."""
+        n, first = int(b.length[0]), int(b.start[0])
         context = self.module.context(b.taps if taps is None else taps)
-        drafts = self.drafts(b, torch.arange(first, n - 1), context, width, ids)
-        truth, accepted = b.ids[0].tolist(), torch.zeros(width - 1)
-        pos, tokens, rounds = first, 0, 0
-        while pos < n - 1:
-            row, m = drafts[pos - first], 0
-            while m < width - 1 and pos + m + 1 < n and row[m] == truth[pos + m + 1]:
-                m += 1
-            accepted[:m] += 1
-            gain = min(m + 1, n - 1 - pos)
-            pos, tokens, rounds = pos + gain, tokens + gain, rounds + 1
-        return tokens, rounds, accepted
-
-    def drafts(self, b: Batch, anchor: torch.Tensor, context, width: int, ids: torch.Tensor | None) -> list[list[int]]:
-        """Argmax drafts [A][width-1] of blocks at the anchors [A] of a batch of one record."""
         head = self.head if ids is None else self.head[ids]
-        out: list[list[int]] = []
-        for part in anchor.to(b.ids.device).split(48):
-            x = self.module.block_input(self.embed, b.ids[:, part], width)
+        drafts, confidence = [], []
+        for part in torch.arange(first, n - 1, device=b.ids.device).split(48):
+            x = self.module.block_input(self.embed, b.ids[:, part], width or self.module.block_size)
             rows = self.module(x, part[None], context)[0, :, 1:].to(self.head.dtype)
-            best = (rows.reshape(-1, rows.shape[-1]) @ head.t()).argmax(-1)
-            out += (best if ids is None else ids[best]).view(len(part), -1).tolist()
-        return out
+            top = torch.softmax(rows @ head.t(), -1).max(-1)
+            drafts += (top.indices if ids is None else ids[top.indices]).tolist()
+            confidence += top.values.tolist()
+        return walk(drafts, confidence, b.ids[0].tolist(), first, n)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds."""
+        return body(self.module)
+
+    @torch.no_grad()
+    def logits(self, b: Batch, root: int) -> torch.Tensor:
+        """Logits [B-1, V] of the block whose root is at position `root` of a batch of one record."""
+        x = self.module.block_input(self.embed, b.ids[:, root:root + 1], self.module.block_size)
+        rows = self.module(x, torch.tensor([[root]], device=b.ids.device), self.module.context(b.taps[:, :root]))
+        return rows[0, 0, 1:] @ self.head.t()

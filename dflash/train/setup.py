@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 
 from .batch import Loader
-from .data import Folder, Record
+from .data import Folder, Record, pack_answers
 from .draft import DFlash, load_dflash, new_config, read_config, warm_start
 from .errors import TrainError
-from .eagle import Eagle3, EagleObjective, load_eagle, maps, new_eagle_config, warm_start_eagle
-from .export import body, write_checkpoint
+from .eagle import Eagle3, EagleObjective, load_eagle, new_eagle_config, warm_start_eagle
+from .export import reduced_head, write_checkpoint
 from .losses import Vocabulary, count_tokens
 from .objective import DFlashObjective, Options
 from .target import Target, load_target
@@ -66,6 +66,8 @@ def start_run(args) -> Run:
     target = load_target(args.target, torch.float32, device)
     folder = Folder(args.data)
     folder.check(target)
+    if folder.meta.get("use") == "eval":
+        raise TrainError(f"{args.data}: a folder for `eval`, made of prompts that must not be trained on")
     train, val = split(folder, args.context, args.holdout, args.val_records)
     counts = count_tokens([r.answer for r in train])
     if args.kind == "eagle3":
@@ -84,7 +86,7 @@ def _start_dflash(args, target: Target, folder: Folder, train: list[Record], val
     objective = DFlashObjective(draft, target, vocabulary, options, torch.float32)
 
     def export(path: str, info: dict) -> None:
-        write_checkpoint(path, draft.config, body(draft), info)
+        write_checkpoint(path, draft.config, objective.tensors(), info)
 
     run = Run(objective, loader, train, val, args.out, args, export)
     run.say(f"{len(train)} records, {sum(counts.values())} answer tokens; {len(vocabulary.ids)} ids cover {vocabulary.coverage:.4f}; "
@@ -107,10 +109,47 @@ def _start_eagle(args, target: Target, folder: Folder, train: list[Record], val:
     objective = EagleObjective(head, target, args.states, 0.8, args.hard, args.temp)
 
     def export(path: str, info: dict) -> None:
-        write_checkpoint(path, head.config, {**body(head), **maps(head.ids, target.config.vocab)}, info)
+        write_checkpoint(path, head.config, objective.tensors(), info)
 
     run = Run(objective, loader, train, val, args.out, args, export)
     covered = sum(counts[i] for i in head.ids.tolist()) / max(1, sum(counts.values()))
     run.say(f"{len(train)} records, {sum(counts.values())} answer tokens; {len(head.ids)} ids cover {covered:.4f}; "
             f"{sum(p.numel() for p in run.params) / 1e6:.2f} M parameters; {len(val)} records to validate on")
     return run
+
+
+def load_objective(target: Target, path: str):
+    """(objective, taps) of a checkpoint of either kind, as far as measuring needs it."""
+    if "draft_vocab_size" in read_config(path):
+        head = load_eagle(path, target).to(target.device)
+        return EagleObjective(head, target, 5, 0.8, 0.5, 1.0), head.taps
+    draft = load_dflash(path, target).to(target.device)
+    vocabulary = Vocabulary(Counter(), target.config.vocab, 1, 0)
+    return DFlashObjective(draft, target, vocabulary, Options(), torch.float32), draft.taps
+
+
+def frequent_ids(path: str | None, size: int, vocab: int) -> torch.Tensor | None:
+    """The `size` most frequent ids of a data folder's answers, ascending; None for size 0."""
+    if not size:
+        return None
+    if not path:
+        raise TrainError("--vocab needs --vocab-data, a data folder whose answers are counted")
+    return Vocabulary(count_tokens([r.answer for r in Folder(path).records()]), vocab, size, 0).ids
+
+
+def export_checkpoint(args) -> None:
+    """The `export` command: a checked copy of a checkpoint, for DFlash with a reduced head if asked for."""
+    target = load_target(args.target)
+    objective, _ = load_objective(target, args.drafter)
+    config, tensors = dict(objective.module.config), objective.tensors()
+    ids = frequent_ids(args.vocab_data, args.vocab, target.config.vocab)
+    if ids is not None:
+        if "draft_vocab_size" in config:
+            raise TrainError("--vocab is for DFlash; an EAGLE-3 head has its draft vocabulary from training")
+        tensors |= reduced_head(target.head, ids)
+        config["draft_vocab_size"] = len(ids)
+    write_checkpoint(args.out, config, tensors)
+    if args.ids:
+        if not args.vocab_data:
+            raise TrainError("--ids needs --vocab-data, the data folder to pack")
+        pack_answers(Folder(args.vocab_data), args.ids)

@@ -141,6 +141,10 @@ class Target:
 
     @torch.no_grad()
     def forward(self, ids: torch.Tensor, taps: Sequence[int] = (), keep_kv: bool = False):
+        """run() without a graph."""
+        return self.run(ids, taps, keep_kv)
+
+    def run(self, ids: torch.Tensor, taps: Sequence[int] = (), keep_kv: bool = False):
         """Causal pass over right-padded ids [B, S]. Returns the final-normed stream [B, S, H], the taps [B, S, T*H]
         in the order of `taps` (or None), and per layer (k, v) [B, G, S, hd] when keep_kv is set."""
         self.check_taps(taps)

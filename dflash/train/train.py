@@ -17,13 +17,11 @@ import torch.distributed as dist
 from .batch import Loader, Order
 from .data import Record
 from .errors import TrainError
-from .objective import Stats
-
-SAVE_SECONDS = 120
+from .objective import Round, Stats
 
 
 class Run:
-    """One training run. `objective` has module, seed(), loss(batch), tau(batch, width); `export(path)` writes the
+    """One training run. `objective` has module, seed(), loss(batch), rounds(batch); `export(path)` writes the
     module as it stands."""
 
     def __init__(self, objective, loader: Loader, train: list[Record], val: list[Record], out: str, args, export: Callable[[str, dict], None]):
@@ -92,7 +90,7 @@ class Run:
                 self._log(lr)
             if self.step % a.validate == 0:
                 self.evaluate()
-            if time.monotonic() - last_save > SAVE_SECONDS:
+            if time.monotonic() - last_save > a.save_seconds:
                 self.save()
                 last_save = time.monotonic()
         self.evaluate()
@@ -100,12 +98,16 @@ class Run:
 
     def _fraction(self) -> float:
         """Share of the run that is over; all ranks agree, since the clock of the first decides."""
-        f = max(self.step / self.args.steps, self.spent / (60 * self.args.minutes))
+        f = self._done()
         if self.world > 1:
             t = torch.tensor([f], device=self.loader.device)
             dist.broadcast(t, 0)
             f = float(t)
         return f
+
+    def _done(self) -> float:
+        """The same by this process's own clock."""
+        return 1.0 if self.step >= self.args.steps else max(self.step / self.args.steps, self.spent / (60 * self.args.minutes))
 
     def _rate(self) -> float:
         """Warm-up, a plateau, and a linear cool-down to 3 % over the last --cooldown share of the run."""
@@ -156,7 +158,7 @@ class Run:
         s, self.window = self.window, Stats()
         if self.rank:
             return
-        done = max(1e-9, self._fraction() if self.world == 1 else max(self.step / self.args.steps, self.spent / (60 * self.args.minutes)))
+        done = max(1e-9, self._done())
         loss, acc = s.loss / max(1e-9, s.weight), s.accuracy(4)
         self._curve(dict(step=self.step, seconds=round(self.spent), cpu=round(self.cpu), lr=f"{lr:.3g}", loss=f"{loss:.4f}",
                          **{f"acc{i + 1}": f"{x:.4f}" for i, x in enumerate(acc)}))
@@ -165,7 +167,7 @@ class Run:
 
     def _curve(self, row: dict) -> None:
         """Appends to curve.csv."""
-        fields = ["step", "seconds", "cpu", "lr", "loss", "acc1", "acc2", "acc3", "acc4", "tau", "tau_plain"]
+        fields = ["step", "seconds", "cpu", "lr", "loss", "acc1", "acc2", "acc3", "acc4", "tau"]
         file = os.path.join(self.out, "curve.csv")
         new = not os.path.exists(file)
         with open(file, "a", newline="", encoding="utf-8") as f:
@@ -200,12 +202,14 @@ class Run:
 
 
 def measure(objective, loader: Loader, records: list[Record]) -> tuple[float, list[float]]:
-    """(tokens per round, share of rounds that accept position >= k) of a chain over the records."""
-    tokens, rounds, accepted = 0, 0, None
-    for r in records:
-        t, n, acc = objective.tau(loader.batch([r]))
-        tokens, rounds = tokens + t, rounds + n
-        accepted = acc if accepted is None else accepted + acc
+    """(tokens per round, share of rounds that accept position >= k for k = 1, 2, ...) of a chain over the records."""
+    rounds = [r for record in records for r in objective.rounds(loader.batch([record]))]
+    return summary(rounds)
+
+
+def summary(rounds: list[Round]) -> tuple[float, list[float]]:
+    """Acceptance length, bonus included, and acceptance by position."""
     if not rounds:
         return 1.0, [0.0]
-    return tokens / rounds, (accepted / rounds).tolist()
+    return (sum(r.gained for r in rounds) / len(rounds),
+            [sum(r.accepted > k for r in rounds) / len(rounds) for k in range(len(rounds[0].drafts))])

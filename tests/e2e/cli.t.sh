@@ -289,7 +289,7 @@ test_other() {
 
 # Every option of every --help is in the man page.
 test_manual() {
-    for command in run chat tokens info verify modes convert; do
+    for command in run chat tokens info verify modes convert answers; do
         "$toy" "$command" --help >"$tmp/help" || fail "help_$command" "status"
         missing=$(sed -n '/^Options:/,/^Examples:/s/^  \(-[^A-Z[]*\).*/\1/p' "$tmp/help" | tr -d ',' | tr ' ' '\n' |
             grep '^-' | while read -r option; do

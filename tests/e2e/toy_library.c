@@ -25,7 +25,7 @@ struct dg_session {
     int32_t context, token[MAX_CONTEXT];
     float logprob[MAX_CONTEXT];
     uint8_t source[MAX_CONTEXT];
-    size_t n, n_prompt;
+    size_t n, n_prompt, limit;
     bool drafted, ignore_stop;
     long differ, fail, stop_at, sleep_ms;
     dg_stop why;
@@ -202,6 +202,33 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
     }
     *why = s->why;
     return DG_OK;
+}
+
+/* A round of several sessions: one token each, as generate would give it. */
+dg_status dg_sessions_step(dg_session *const *s, size_t n_session, size_t *count) {
+    for (size_t i = 0; i < n_session; i++) {
+        const size_t before = s[i]->n, k = before - s[i]->n_prompt;
+        if (s[i]->why == DG_STOP_NONE) {
+            dg_stop why;
+            dg_session whole = *s[i];
+            whole.n = whole.n_prompt;
+            const dg_status st = dg_session_generate(&whole, k + 1, NULL, NULL, &why);
+            if (st != DG_OK) return st;
+            s[i]->token[before] = whole.token[before];
+            s[i]->n = whole.n;
+            if (why != DG_STOP_LIMIT || k + 1 == s[i]->limit) s[i]->why = why;
+        }
+        count[i] = s[i]->n - before;
+    }
+    return DG_OK;
+}
+
+void dg_session_limit(dg_session *s, size_t limit) {
+    s->limit = limit;
+}
+
+dg_stop dg_session_stopped(const dg_session *s) {
+    return s->why;
 }
 
 const int32_t *dg_session_tokens(const dg_session *s, size_t *n) {

@@ -1,0 +1,84 @@
+/* Drafters exported by the training pipeline against what the trainer recorded: logits and drafts of DFlash blocks, and
+ * the tokens that every round gains. The files are made by `make train-smoke`; without them the tests are skipped. */
+#include "tests/test.h"
+
+#include "dflash/dflash.h"
+#include "runtime/session.h"
+
+typedef struct trained {
+    dg_model *model;
+    dg_session *session;
+    json_t *expected;
+    dg_file *tensors;
+} trained;
+
+static void open_trained(trained *t, const char *name, int32_t budget) {
+    const dg_model_options mopt = {.threads = 1, .compute = DG_COMPUTE_F32};
+    check_ok(dg_model_open(golden_path("trained/target"), &mopt, &t->model));
+    char path[512];
+    snprintf(path, sizeof path, "%s", golden_path("trained/%s", name));
+    const dg_draft draft = {name, path, NULL};
+    const dg_session_options opt = {.context = 128, .budget = budget, .draft = &draft, .n_draft = 1, .ignore_stop_tokens = true};
+    check_ok(dg_session_create(t->model, &opt, &t->session));
+    t->expected = golden_json("trained/%s/expected.json", name);
+    t->tensors = golden_tensors("trained/%s/expected.safetensors", name);
+}
+
+static void close_trained(trained *t) {
+    dg_session_free(t->session);
+    dg_model_close(t->model);
+    dg_file_close(t->tensors);
+    json_decref(t->expected);
+}
+
+/* The drafter proposes the recorded chain after the recorded tokens. */
+static void check_round(trained *t, const int32_t *text, size_t c, size_t r, const json_t *round) {
+    const size_t start = (size_t)json_integer_value(json_object_get(round, "start"));
+    size_t n, size;
+    int32_t *want = json_ints(json_object_get(round, "draft_tokens"), &n);
+    check_ok(dg_session_sync(t->session, text, start + 1));
+    dg_drafter *d = t->session->slot[0].drafter;
+    dg_tree tree;
+    dg_tree_reset(&tree, text[start]);
+    check_ok(d->ops->propose(d, &tree, (int32_t)n));
+    assert_int_equal(tree.n, n + 1);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(tree.token[i + 1], want[i]);
+        assert_int_equal(tree.parent[i + 1], i);
+    }
+    free(want);
+    char name[64];
+    snprintf(name, sizeof name, "case%zu.round%zu.draft_logits", c, r);
+    if (!dg_file_find(t->tensors, name)) return;
+    const float *logits = golden_f32(t->tensors, name, &size);
+    assert_int_equal(size, n * (size_t)t->model->net.config.vocab_size);
+    check_near(dg_dflash_logits(d).data, logits, size, 1e-3, name);
+}
+
+static void test_dflash(void **state) {
+    (void)state;
+    trained t = {0};
+    const json_t *block = golden_json("trained/dflash/config.json");
+    open_trained(&t, "dflash", (int32_t)json_integer_value(json_object_get(block, "block_size")) - 1);
+    json_decref((json_t *)block);
+    const json_t *cases = json_object_get(t.expected, "cases");
+    int n_round = 0;
+    for (size_t c = 0; c < json_array_size(cases); c++) {
+        const json_t *rounds = json_object_get(json_array_get(cases, c), "rounds");
+        size_t n_text;
+        int32_t *text = json_ints(json_object_get(json_array_get(cases, c), "output_ids"), &n_text);
+        const int32_t clear[1] = {0};
+        check_ok(dg_session_sync(t.session, clear, 1));
+        for (size_t r = 0; r < json_array_size(rounds); r++, n_round++)
+            check_round(&t, text, c, r, json_array_get(rounds, r));
+        free(text);
+    }
+    assert_true(n_round >= 6);
+    close_trained(&t);
+}
+
+int main(void) {
+    if (!golden_have("trained/dflash/config.json")) return 0;
+    const struct CMUnitTest t[] = {cmocka_unit_test(test_dflash)};
+    return cmocka_run_group_tests_name("trained", t, NULL, NULL);
+}
