@@ -26,7 +26,9 @@ TESTDEF  := -DDG_TEST=1
 # Library sources; the program is main.c and cli_*.c.
 CLI_SRC  := $(wildcard runtime/main.c runtime/cli*.c)
 LIB_SRC  := $(filter-out $(CLI_SRC),$(wildcard kernels/*.c kernels/cpu/*.c runtime/*.c dflash/*.c graft/*.c))
-TEST_SRC := $(wildcard tests/test_*.c tests/ops/test_*.c tests/golden/test_*.c tests/e2e/test_*.c tests/bad/test_*.c)
+# Needs what train-smoke makes.
+TRAINED  := tests/golden/test_trained.c
+TEST_SRC := $(filter-out $(TRAINED),$(wildcard tests/test_*.c tests/ops/test_*.c tests/golden/test_*.c tests/e2e/test_*.c tests/bad/test_*.c))
 TEST_LIB := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
 BENCH_SRC:= $(wildcard bench/bench*.c)
 
@@ -96,7 +98,7 @@ $(BUILD)/libdgraft-test.a: $(TLIB_OBJ)
 	$(call say,AR ,$@)
 	$(Q)$(AR) rcs $@ $^
 
-$(TEST_BIN): $(BUILD)/test/%: $(BUILD)/test/%.o $(TEST_LIB:%.c=$(BUILD)/test/%.o) $(BUILD)/libdgraft-test.a
+$(TEST_BIN) $(TRAINED:%.c=$(BUILD)/test/%): $(BUILD)/test/%: $(BUILD)/test/%.o $(TEST_LIB:%.c=$(BUILD)/test/%.o) $(BUILD)/libdgraft-test.a
 	$(call say,LD ,$@)
 	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -lcmocka -o $@
 
