@@ -192,6 +192,12 @@ static dg_status check_model(reader *r, const json_t *model) {
     return DG_OK;
 }
 
+/* Makes room for an id; how far beyond the limit it is does not matter. */
+static void count_id(const json_t *id, int64_t *n) {
+    const int64_t v = json_integer_value(id);
+    if (v >= *n) *n = v < DG_MAX_VOCAB ? v + 1 : DG_MAX_VOCAB + 1;
+}
+
 /* One more than the highest id of vocabulary and added tokens. */
 static dg_status count_ids(reader *r, json_t *vocab, const json_t *added, int64_t *n) {
     const char *key;
@@ -201,14 +207,13 @@ static dg_status count_ids(reader *r, json_t *vocab, const json_t *added, int64_
     json_object_foreach(vocab, key, j) {
         DG_CHECK(json_is_integer(j), DG_ERR_FORMAT, "%s: model.vocab[\"%s\"]: expected an integer", r->file,
                  key);
-        if (json_integer_value(j) >= *n) *n = json_integer_value(j) + 1;
+        count_id(j, n);
     }
     json_array_foreach(added, i, j) {
         const json_t *id = json_object_get(j, "id");
         DG_CHECK(json_is_integer(id) && string_at(j, "content"), DG_ERR_FORMAT,
                  "%s: added_tokens[%zu]: expected an integer \"id\" and a string \"content\"", r->file, i);
-        if (json_integer_value(id) >= *n && json_integer_value(id) < INT64_MAX)
-            *n = json_integer_value(id) + 1;
+        count_id(id, n);
     }
     return DG_OK;
 }

@@ -31,7 +31,8 @@ static void merge_slowly(word *w, const char (*rule)[2][64], int n_rule) {
         int best = n_rule, at = -1;
         for (int i = 0; i + 1 < w->n; i++)
             for (int r = 0; r < best; r++)
-                if (strcmp(w->part[i], rule[r][0]) == 0 && strcmp(w->part[i + 1], rule[r][1]) == 0) best = r, at = i;
+                if (strcmp(w->part[i], rule[r][0]) == 0 && strcmp(w->part[i + 1], rule[r][1]) == 0)
+                    best = r, at = i;
         if (at < 0) return;
         memcpy(w->part[at] + strlen(w->part[at]), w->part[at + 1], strlen(w->part[at + 1]) + 1);
         memmove(w->part[at + 1], w->part[at + 2], sizeof w->part[0] * (size_t)(w->n - at - 2));
@@ -48,9 +49,11 @@ static void test_merges_like_the_textbook(void **state) {
         int n_part = 3, n_rule = 0;
         json_t *root = tokens_bytes();
         while (n_rule < 24) { /* parts of parts, so that later rules build on earlier ones */
-            const char *a = part[random_below(&seed, (uint32_t)n_part)], *b = part[random_below(&seed, (uint32_t)n_part)];
+            const char *a = part[random_below(&seed, (uint32_t)n_part)],
+                       *b = part[random_below(&seed, (uint32_t)n_part)];
             bool known = strlen(a) + strlen(b) > 8;
-            for (int r = 0; r < n_rule; r++) known = known || (!strcmp(rule[r][0], a) && !strcmp(rule[r][1], b));
+            for (int r = 0; r < n_rule; r++)
+                known = known || (!strcmp(rule[r][0], a) && !strcmp(rule[r][1], b));
             if (known) continue;
             strcpy(rule[n_rule][0], a), strcpy(rule[n_rule][1], b);
             tokens_merge(root, a, b);
@@ -66,7 +69,7 @@ static void test_merges_like_the_textbook(void **state) {
                 strcat(text, w.part[i]);
             }
             int32_t want[64];
-            merge_slowly(&w, (const char (*)[2][64])rule, n_rule);
+            merge_slowly(&w, (const char(*)[2][64])rule, n_rule);
             for (int i = 0; i < w.n; i++) want[i] = dg_tokenizer_find(t, w.part[i], strlen(w.part[i]));
             want[w.n] = -1;
             check_tokens(t, text, strlen(text), 0, want);
@@ -115,7 +118,8 @@ static void test_added_flags(void **state) {
     (void)state;
     json_t *root = tokens_bytes();
     const int32_t left = tokens_added(root, "<l>", "lstrip"), right = tokens_added(root, "<r>", "rstrip");
-    const int32_t lone = tokens_added(root, "cat", "single_word"), norm = tokens_added(root, "e\u0301", "normalized");
+    const int32_t lone = tokens_added(root, "cat", "single_word"),
+                  norm = tokens_added(root, "e\u0301", "normalized");
     tokens_set(root, "normalizer", "{\"type\":\"NFC\"}");
     dg_tokenizer *t = tokens_open(dir, root);
     check_ids(t, "a \u3000\n<l> b", 0, 'a', left, ' ', 'b');
@@ -137,10 +141,14 @@ static void test_split_behaviors(void **state) {
         const char *behavior, *pieces; /* of "a--b-", with spaces between */
         bool invert;
     } cases[] = {
-        {"Isolated", "a - - b -", false},           {"Removed", "a b", false},
-        {"Contiguous", "a -- b -", false},          {"MergedWithPrevious", "a- - b-", false},
-        {"MergedWithNext", "a - -b -", false},      {"Isolated", "a - - b -", true},
-        {"Removed", "- - -", true},                 {"MergedWithPrevious", "a - -b -", true},
+        {"Isolated", "a - - b -", false},
+        {"Removed", "a b", false},
+        {"Contiguous", "a -- b -", false},
+        {"MergedWithPrevious", "a- - b-", false},
+        {"MergedWithNext", "a - -b -", false},
+        {"Isolated", "a - - b -", true},
+        {"Removed", "- - -", true},
+        {"MergedWithPrevious", "a - -b -", true},
         {"MergedWithNext", "a- - b-", true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -150,17 +158,19 @@ static void test_split_behaviors(void **state) {
             json_object_set_new(json_object_get(root, "model"), "ignore_merges", json_true());
             static const char *const whole[] = {"--", "a-", "-b", "b-", "a--", "a--b-"};
             for (size_t k = 0; k < sizeof whole / sizeof *whole; k++) tokens_add(root, whole[k]);
-            snprintf(json, sizeof json,
-                     "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"%s\":\"-\"},"
-                     "\"behavior\":\"%s\",\"invert\":%s},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-                     "\"use_regex\":false}]}",
-                     literal ? "String" : "Regex", cases[i].behavior, cases[i].invert ? "true" : "false");
+            snprintf(
+                json, sizeof json,
+                "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"%s\":\"-\"},"
+                "\"behavior\":\"%s\",\"invert\":%s},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                "\"use_regex\":false}]}",
+                literal ? "String" : "Regex", cases[i].behavior, cases[i].invert ? "true" : "false");
             tokens_set(root, "pre_tokenizer", json);
             dg_tokenizer *t = tokens_open(dir, root);
             int32_t want[8];
             int n = 0;
             strcpy(pieces, cases[i].pieces);
-            for (char *p = strtok(pieces, " "); p; p = strtok(NULL, " ")) want[n++] = dg_tokenizer_find(t, p, strlen(p));
+            for (char *p = strtok(pieces, " "); p; p = strtok(NULL, " "))
+                want[n++] = dg_tokenizer_find(t, p, strlen(p));
             want[n] = -1;
             check_tokens(t, "a--b-", 5, 0, want);
             dg_tokenizer_close(t);
@@ -168,14 +178,15 @@ static void test_split_behaviors(void **state) {
     }
 }
 
-/* Opens a byte-level tokenizer whose merges make one token of up to 8 times the letters in `text`, so that cuts
- * show; `steps` come before ByteLevel. */
+/* Opens a byte-level tokenizer whose merges make one token of up to 8 times the letters in `text`, so that
+ * cuts show; `steps` come before ByteLevel. */
 static dg_tokenizer *open_cutting(const char *steps, const char *byte_level) {
     char json[2048];
     json_t *root = tokens_bytes();
-    snprintf(json, sizeof json,
-             "{\"type\":\"Sequence\",\"pretokenizers\":[%s{\"type\":\"ByteLevel\",\"trim_offsets\":true,%s}]}", steps,
-             byte_level);
+    snprintf(
+        json, sizeof json,
+        "{\"type\":\"Sequence\",\"pretokenizers\":[%s{\"type\":\"ByteLevel\",\"trim_offsets\":true,%s}]}",
+        steps, byte_level);
     tokens_set(root, "pre_tokenizer", json);
     tokens_merge(root, "1", "1"); /* 256 */
     tokens_merge(root, "a", "a"); /* 257 */
@@ -191,7 +202,8 @@ static void test_digits_and_byte_level(void **state) {
     check_ids(t, "aa11 11", 0, 257, '1', '1', ' ', '1', '1');
     check_ids(t, "a  a", 0, 'a', ' ', 258); /* the last space belongs to the word */
     dg_tokenizer_close(t);
-    t = open_cutting("{\"type\":\"Digits\",\"individual_digits\":false},", "\"add_prefix_space\":true,\"use_regex\":true");
+    t = open_cutting("{\"type\":\"Digits\",\"individual_digits\":false},",
+                     "\"add_prefix_space\":true,\"use_regex\":true");
     check_ids(t, "a", 0, 258);
     check_ids(t, " a", 0, 258);
     check_ids(t, "aa11aa", 0, ' ', 257, ' ', 256, ' ', 257); /* every piece before ByteLevel gets a space */
@@ -205,20 +217,21 @@ static void test_pattern_dialect(void **state) {
         const char *regex, *text;
         int32_t want[8];
     } cases[] = {
-        {"1{1,3}+", "1111", {256, 256, -1}},               /* repeated, not possessive: one piece */
+        {"1{1,3}+", "1111", {256, 256, -1}}, /* repeated, not possessive: one piece */
         {"1{0,3}+a", "111a", {256, '1', 'a', -1}},
         {"1{1,3}", "1111", {256, '1', '1', -1}},
         {"\\\\s+", "\u180E  ", {0xE1, 0xA0, 0x8E, 259, -1}}, /* U+180E is no white space */
         {"[\\\\sx]+", " \u180E ", {' ', 0xE1, 0xA0, 0x8E, ' ', -1}},
-        {"a$", "a\na", {'a', '\n', 'a', -1}},              /* $ is the end of any line */
+        {"a$", "a\na", {'a', '\n', 'a', -1}}, /* $ is the end of any line */
         {"(?i:A)++", "aA", {'a', 'A', -1}},
-        {"a?", "aa11", {'a', 'a', '1', '1', -1}},          /* empty matches cut, too */
+        {"a?", "aa11", {'a', 'a', '1', '1', -1}}, /* empty matches cut, too */
         {"[[:alpha:]]", "aa1", {'a', 'a', '1', -1}},
         {"[]a]", "aa]", {'a', 'a', ']', -1}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char step[256];
-        snprintf(step, sizeof step, "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},\"behavior\":\"Isolated\"},",
+        snprintf(step, sizeof step,
+                 "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},\"behavior\":\"Isolated\"},",
                  cases[i].regex);
         dg_tokenizer *t = open_cutting(step, "\"add_prefix_space\":false,\"use_regex\":false");
         check_tokens(t, cases[i].text, strlen(cases[i].text), 0, cases[i].want);
@@ -230,7 +243,7 @@ static void test_pieces(void **state) {
     (void)state;
     enum { A = 257, B, SPACE };
     json_t *root = tokens_pieces("ab\u2581");
-    tokens_merge(root, "\u2581", "a"); /* 260 */
+    tokens_merge(root, "\u2581", "a");      /* 260 */
     tokens_merge(root, "\u2581", "\u2581"); /* 261 */
     const int32_t end = tokens_added(root, "<e>", "special");
     dg_tokenizer *t = tokens_open(dir, json_deep_copy(root));
@@ -250,13 +263,15 @@ static void test_pieces(void **state) {
     assert_memory_equal(out, "\uFFFD", 3);
     dg_tokenizer_close(t);
 
-    tokens_set(root, "pre_tokenizer",
-               "{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"prepend_scheme\":\"first\",\"split\":false}");
+    tokens_set(
+        root, "pre_tokenizer",
+        "{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"prepend_scheme\":\"first\",\"split\":false}");
     t = tokens_open(dir, json_deep_copy(root));
     check_ids(t, "a<e>a", DG_ENCODE_SPECIAL, 260, end, A);
     check_ids(t, "a  b", 0, 260, 261, B);
     dg_tokenizer_close(t);
-    tokens_set(root, "pre_tokenizer", "{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"add_prefix_space\":false}");
+    tokens_set(root, "pre_tokenizer",
+               "{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"add_prefix_space\":false}");
     t = tokens_open(dir, root);
     check_ids(t, "aa", 0, A, A);
     dg_tokenizer_close(t);
@@ -269,8 +284,10 @@ static void test_unknown(void **state) {
     for (int fuse = 0; fuse < 2; fuse++) {
         json_object_set_new(json_object_get(root, "model"), "fuse_unk", json_boolean(fuse));
         dg_tokenizer *t = tokens_open(dir, json_deep_copy(root));
-        if (fuse) check_ids(t, "xyaz", 0, 259, 0, 257, 0);
-        else check_ids(t, "xyaz", 0, 259, 0, 0, 257, 0);
+        if (fuse)
+            check_ids(t, "xyaz", 0, 259, 0, 257, 0);
+        else
+            check_ids(t, "xyaz", 0, 259, 0, 0, 257, 0);
         dg_tokenizer_close(t);
     }
     json_decref(root);
@@ -280,11 +297,12 @@ static void test_post_processor(void **state) {
     (void)state;
     json_t *root = tokens_bytes();
     const int32_t bos = tokens_added(root, "<s>", "special"), eos = tokens_added(root, "</s>", "special");
-    tokens_set(root, "post_processor",
-               "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\","
-               "\"single\":[{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\"}},"
-               "{\"SpecialToken\":{\"id\":\"</s>\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[256]},"
-               "\"</s>\":{\"ids\":[257]}}}]}");
+    tokens_set(
+        root, "post_processor",
+        "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\","
+        "\"single\":[{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\"}},"
+        "{\"SpecialToken\":{\"id\":\"</s>\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[256]},"
+        "\"</s>\":{\"ids\":[257]}}}]}");
     dg_tokenizer *t = tokens_open(dir, json_deep_copy(root));
     check_ids(t, "a", DG_ENCODE_BOS, bos, 'a', eos);
     check_ids(t, "", DG_ENCODE_BOS, bos, eos);
@@ -295,9 +313,11 @@ static void test_post_processor(void **state) {
     assert_null(dg_tokenizer_chat_template(t));
     dg_tokenizer_close(t);
 
-    save_text(dir, "tokenizer_config.json",
-              "{\"bos_token\":{\"content\":\"<s>\"},\"add_bos_token\":false,\"tokenizer_class\":\"LlamaTokenizer\","
-              "\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"T\"},{\"name\":\"default\",\"template\":\"D\"}]}");
+    save_text(
+        dir, "tokenizer_config.json",
+        "{\"bos_token\":{\"content\":\"<s>\"},\"add_bos_token\":false,\"tokenizer_class\":\"LlamaTokenizer\","
+        "\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"T\"},{\"name\":\"default\",\"template\":"
+        "\"D\"}]}");
     save_text(dir, "special_tokens_map.json", "{\"bos_token\":\"</s>\",\"eos_token\":\"</s>\"}");
     t = tokens_open(dir, json_deep_copy(root));
     check_ids(t, "a", DG_ENCODE_BOS, 'a', eos);
@@ -307,14 +327,16 @@ static void test_post_processor(void **state) {
     dg_tokenizer_close(t);
 
     json_object_del(root, "post_processor");
-    save_text(dir, "tokenizer_config.json", "{\"bos_token\":\"<s>\",\"add_bos_token\":true,\"chat_template\":\"C\"}");
+    save_text(dir, "tokenizer_config.json",
+              "{\"bos_token\":\"<s>\",\"add_bos_token\":true,\"chat_template\":\"C\"}");
     save_text(dir, "chat_template.jinja", "J");
     t = tokens_open(dir, root);
     check_ids(t, "a", DG_ENCODE_BOS, bos, 'a');
     assert_string_equal(dg_tokenizer_chat_template(t), "J");
     dg_tokenizer_close(t);
     char path[128];
-    static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"};
+    static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json",
+                                        "chat_template.jinja"};
     for (int i = 0; i < 3; i++) snprintf(path, sizeof path, "%s/%s", dir, names[i]), remove(path);
 }
 
@@ -322,8 +344,9 @@ static void test_post_processor(void **state) {
 
 static void test_nfc(void **state) {
     (void)state;
-    static const int32_t pool[] = {'a', 'e', ' ', 0xE9, 0x1D5, 0x301, 0x323, 0x307, 0x5B0, 0x93C, 0x390, 0x1100, 0x1161,
-                                   0x11A8, 0xAC00, 0x212B, 0x1D160, 0x2126, 0x958, 0x4E2D, 0x1F600, 0x344, 0x315};
+    static const int32_t pool[] = {'a',     'e',    ' ',   0xE9,   0x1D5,   0x301,  0x323,  0x307,
+                                   0x5B0,   0x93C,  0x390, 0x1100, 0x1161,  0x11A8, 0xAC00, 0x212B,
+                                   0x1D160, 0x2126, 0x958, 0x4E2D, 0x1F600, 0x344,  0x315};
     json_t *root = tokens_bytes();
     uint64_t seed = 3;
     tokens_set(root, "normalizer", "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}]}");
@@ -333,7 +356,8 @@ static void test_nfc(void **state) {
         size_t n = 0, got;
         const bool marks = round % 4 == 0; /* a long run of combining marks */
         for (uint32_t k = marks ? 120 : random_below(&seed, 40); k > 0; k--) {
-            const int32_t c = marks && k < 119 ? pool[5 + random_below(&seed, 5)] : pool[random_below(&seed, 23)];
+            const int32_t c =
+                marks && k < 119 ? pool[5 + random_below(&seed, 5)] : pool[random_below(&seed, 23)];
             n += (size_t)utf8proc_encode_char(c, text + n);
         }
         text[n] = 0;
@@ -350,10 +374,11 @@ static void test_nfc(void **state) {
 static void test_replace_and_prepend(void **state) {
     (void)state;
     json_t *root = tokens_bytes();
-    tokens_set(root, "normalizer",
-               "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"_\"},{\"type\":\"NFC\"},"
-               "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"_\"},"
-               "{\"type\":\"Replace\",\"pattern\":{\"String\":\"ab\"},\"content\":\"\"}]}");
+    tokens_set(
+        root, "normalizer",
+        "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"_\"},{\"type\":\"NFC\"},"
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"_\"},"
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\"ab\"},\"content\":\"\"}]}");
     dg_tokenizer *t = tokens_open(dir, root);
     check_ids(t, "c ab\u212B", 0, '_', 'c', '_', 0xC3, 0x85);
     check_ids(t, "aabb", 0, '_', 'a', 'b');
@@ -371,9 +396,18 @@ static void test_broken_text(void **state) {
         size_t len;
         int broken;
     } cases[] = {
-        {"\xFF", 1, 1},         {"\xC3", 1, 1},     {"\xE2\x82", 2, 2},         {"\xF0\x9F\x98", 3, 3},
-        {"\xC0\x80", 2, 2},     {"\xED\xA0\x80", 3, 3}, {"\xF5\x80\x80\x80", 4, 4}, {"\xF4\x90\x80\x80", 4, 4},
-        {"\xE0\x9F\xBF", 3, 3}, {"\xF0\x8F\xBF\xBF", 4, 4}, {"\x80\xBF", 2, 2},   {"\xF4\x8F\xBF\xBF", 4, 0},
+        {"\xFF", 1, 1},
+        {"\xC3", 1, 1},
+        {"\xE2\x82", 2, 2},
+        {"\xF0\x9F\x98", 3, 3},
+        {"\xC0\x80", 2, 2},
+        {"\xED\xA0\x80", 3, 3},
+        {"\xF5\x80\x80\x80", 4, 4},
+        {"\xF4\x90\x80\x80", 4, 4},
+        {"\xE0\x9F\xBF", 3, 3},
+        {"\xF0\x8F\xBF\xBF", 4, 4},
+        {"\x80\xBF", 2, 2},
+        {"\xF4\x8F\xBF\xBF", 4, 0},
     };
     dg_tokenizer *t = tokens_open(dir, tokens_bytes());
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -384,7 +418,8 @@ static void test_broken_text(void **state) {
         text[1 + cases[i].len] = 'b';
         check_ok(dg_tokenizer_encode(t, text, cases[i].len + 2, 0, ids, 64, &n));
         assert_int_equal(n, 2 + (cases[i].broken ? 3 * (size_t)cases[i].broken : cases[i].len));
-        for (size_t k = 1; cases[i].broken && k + 1 < n; k++) assert_int_equal(ids[k], "\xEF\xBF\xBD"[(k - 1) % 3] & 0xFF);
+        for (size_t k = 1; cases[i].broken && k + 1 < n; k++)
+            assert_int_equal(ids[k], "\xEF\xBF\xBD"[(k - 1) % 3] & 0xFF);
         assert_int_equal(ids[n - 1], 'b');
     }
     check_ids(t, "a\0b", 0, 'a', 0, 'b');
@@ -398,14 +433,10 @@ static void test_stream(void **state) {
     static const struct {
         const char *bytes, *steps; /* what comes out after each byte, '|' between; then what flush gives */
     } cases[] = {
-        {"a\xC3\xA9", "a||\u00e9|"},
-        {"\xF0\x9F\x98\x80", "|||\U0001F600|"},
-        {"\xE2\x82z", "||\uFFFDz|"},
-        {"\xE2\x82\xE2\x82\xAC", "||\uFFFD||\u20AC|"},
-        {"\xC0\x80", "\uFFFD|\uFFFD|"},
-        {"\xED\xA0\x80", "|\uFFFD\uFFFD|\uFFFD|"},
-        {"\xF0\x9F\x98", "|||\uFFFD"},
-        {"\xF4\x90z", "|\uFFFD\uFFFD|z|"},
+        {"a\xC3\xA9", "a||\u00e9|"},    {"\xF0\x9F\x98\x80", "|||\U0001F600|"},
+        {"\xE2\x82z", "||\uFFFDz|"},    {"\xE2\x82\xE2\x82\xAC", "||\uFFFD||\u20AC|"},
+        {"\xC0\x80", "\uFFFD|\uFFFD|"}, {"\xED\xA0\x80", "|\uFFFD\uFFFD|\uFFFD|"},
+        {"\xF0\x9F\x98", "|||\uFFFD"},  {"\xF4\x90z", "|\uFFFD\uFFFD|z|"},
     };
     dg_tokenizer *t = tokens_open(dir, tokens_bytes());
     assert_int_equal(dg_tokenizer_max_bytes(t), 3);
@@ -442,7 +473,8 @@ static double cpu_seconds(void) {
 /* A megabyte of one thing takes well under a second of a quiet core; quadratic steps would take minutes. */
 static void test_linear_time(void **state) {
     (void)state;
-    static const char *const units[] = {" ", "a", "\n", "7", "\U0001F600", "\u4e2d", "e\u0301", "\u0301\u0323", "\xFF", "<", "ab "};
+    static const char *const units[] = {
+        " ", "a", "\n", "7", "\U0001F600", "\u4e2d", "e\u0301", "\u0301\u0323", "\xFF", "<", "ab "};
     enum { SIZE = 1 << 20 };
     for (int pieces = 0; pieces < 2; pieces++) {
         json_t *root = pieces ? tokens_pieces("ab<7 \n\u2581\u4e2d\U0001F600") : tokens_bytes();
@@ -453,11 +485,13 @@ static void test_linear_time(void **state) {
         tokens_added(root, "<<<<<<<<<<<<<<<<x", "special");
         tokens_set(root, "normalizer", "{\"type\":\"NFC\"}");
         if (pieces)
-            tokens_set(root, "pre_tokenizer", "{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"split\":false}");
+            tokens_set(root, "pre_tokenizer",
+                       "{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"split\":false}");
         else
             tokens_set(root, "pre_tokenizer",
                        "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
-                       "\"[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|"
+                       "\"[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}| "
+                       "?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|"
                        "\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Isolated\"},"
                        "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}");
         dg_tokenizer *t = tokens_open(dir, root);

@@ -8,11 +8,16 @@ static void spell(const char *raw, char *out) {
     for (; *raw; raw++) {
         const int b = (uint8_t)*raw;
         int c = b;
-        if (b <= 32) c = 256 + b;
-        else if (b >= 127 && b <= 160) c = 256 + 33 + b - 127;
-        else if (b == 173) c = 256 + 67;
-        if (c < 0x80) *out++ = (char)c;
-        else *out++ = (char)(0xC0 | c >> 6), *out++ = (char)(0x80 | (c & 0x3F));
+        if (b <= 32)
+            c = 256 + b;
+        else if (b >= 127 && b <= 160)
+            c = 256 + 33 + b - 127;
+        else if (b == 173)
+            c = 256 + 67;
+        if (c < 0x80)
+            *out++ = (char)c;
+        else
+            *out++ = (char)(0xC0 | c >> 6), *out++ = (char)(0x80 | (c & 0x3F));
     }
     *out = 0;
 }
@@ -21,7 +26,9 @@ static bool is_bytes(const json_t *root) {
     return !json_is_true(json_object_get(json_object_get(root, "model"), "byte_fallback"));
 }
 
-static json_t *vocab_of(const json_t *root) { return json_object_get(json_object_get(root, "model"), "vocab"); }
+static json_t *vocab_of(const json_t *root) {
+    return json_object_get(json_object_get(root, "model"), "vocab");
+}
 
 static json_int_t next_id(const json_t *root) {
     return (json_int_t)(json_object_size(vocab_of(root)) +
@@ -37,21 +44,24 @@ static json_t *empty(const char *model, const char *rest) {
 }
 
 json_t *tokens_bytes(void) {
-    json_t *root = empty("{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}",
-                         "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false},"
-                         "\"decoder\":{\"type\":\"ByteLevel\"}}");
+    json_t *root =
+        empty("{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}",
+              "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false},"
+              "\"decoder\":{\"type\":\"ByteLevel\"}}");
     json_object_set_new(vocab_of(root), "\u0100", json_integer(0)); /* the byte 0 */
     for (int i = 1; i < 256; i++) tokens_add(root, (char[]){(char)i, 0});
     return root;
 }
 
 json_t *tokens_pieces(const char *chars) {
-    json_t *root = empty(
-        "{\"type\":\"BPE\",\"vocab\":{\"<unk>\":0},\"merges\":[],\"unk_token\":\"<unk>\",\"byte_fallback\":true}",
-        "{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"prepend_scheme\":\"always\"},"
-        "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\u2581\"},"
-        "\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},"
-        "{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}}");
+    json_t *root = empty("{\"type\":\"BPE\",\"vocab\":{\"<unk>\":0},\"merges\":[],\"unk_token\":\"<unk>\","
+                         "\"byte_fallback\":true}",
+                         "{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"prepend_"
+                         "scheme\":\"always\"},"
+                         "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":"
+                         "{\"String\":\"\u2581\"},"
+                         "\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},"
+                         "{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}}");
     char text[16];
     for (int i = 0; i < 256; i++) {
         snprintf(text, sizeof text, "<0x%02X>", i);
@@ -68,8 +78,10 @@ json_t *tokens_pieces(const char *chars) {
 int32_t tokens_add(json_t *root, const char *text) {
     char key[512];
     assert_true(strlen(text) < sizeof key / 2);
-    if (is_bytes(root)) spell(text, key);
-    else strcpy(key, text);
+    if (is_bytes(root))
+        spell(text, key);
+    else
+        strcpy(key, text);
     const json_int_t id = next_id(root);
     assert_int_equal(json_object_set_new(vocab_of(root), key, json_integer(id)), 0);
     return (int32_t)id;
@@ -77,8 +89,10 @@ int32_t tokens_add(json_t *root, const char *text) {
 
 void tokens_merge(json_t *root, const char *a, const char *b) {
     char left[512], right[512], both[1024];
-    if (is_bytes(root)) spell(a, left), spell(b, right);
-    else strcpy(left, a), strcpy(right, b);
+    if (is_bytes(root))
+        spell(a, left), spell(b, right);
+    else
+        strcpy(left, a), strcpy(right, b);
     snprintf(both, sizeof both, "%s%s", left, right);
     if (!json_object_get(vocab_of(root), both))
         json_object_set_new(vocab_of(root), both, json_integer(next_id(root)));
