@@ -105,6 +105,11 @@ static void test_thinking(void **state) {
         "qwen3", past, 2, -1,
         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\nhm\n</think>\n\nyes<|im_end|>\n"
         "<|im_start|>assistant\n");
+    check_render("qwen3", past + 1, 1, -1,
+                 "<|im_start|>assistant\nyes<|im_end|>\n<|im_start|>assistant\n");
+    check_render("qwq", past, 2, -1,
+                 "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\nhm\n</think>\n\nyes"
+                 "<|im_end|>\n<|im_start|>assistant\n<think>\n");
     check_render(
         "deepseek-r1", past, 3, -1,
         "<B><｜User｜>q<｜Assistant｜>\n\nyes<｜end▁of▁sentence｜><｜User｜>more<｜Assistant｜><think>\n");

@@ -222,7 +222,7 @@ static void test_pattern_dialect(void **state) {
         {"1{1,3}", "1111", {256, '1', '1', -1}},
         {"\\\\s+", "\u180E  ", {0xE1, 0xA0, 0x8E, 259, -1}}, /* U+180E is no white space */
         {"[\\\\sx]+", " \u180E ", {' ', 0xE1, 0xA0, 0x8E, ' ', -1}},
-        {"a$", "a\na", {'a', '\n', 'a', -1}}, /* $ is the end of any line */
+        {"a$", "aa\na", {'a', 'a', '\n', 'a', -1}}, /* $ is the end of any line */
         {"(?i:A)++", "aA", {'a', 'A', -1}},
         {"a?", "aa11", {'a', 'a', '1', '1', -1}}, /* empty matches cut, too */
         {"[[:alpha:]]", "aa1", {'a', 'a', '1', -1}},
@@ -269,6 +269,12 @@ static void test_pieces(void **state) {
     t = tokens_open(dir, json_deep_copy(root));
     check_ids(t, "a<e>a", DG_ENCODE_SPECIAL, 260, end, A);
     check_ids(t, "a  b", 0, 260, 261, B);
+    dg_tokenizer_close(t);
+    tokens_set(root, "pre_tokenizer",
+               "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"},{\"type\":\"Metaspace\","
+               "\"replacement\":\"\u2581\",\"prepend_scheme\":\"first\",\"split\":false}]}");
+    t = tokens_open(dir, json_deep_copy(root));
+    check_ids(t, "a7a", 0, 260, 1 + '7', A); /* only the first piece gets the mark */
     dg_tokenizer_close(t);
     tokens_set(root, "pre_tokenizer",
                "{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"add_prefix_space\":false}");

@@ -169,20 +169,26 @@ typedef struct gguf {
     int n_type, n_score;
     uint32_t type[6], bos;
     float score[6];
+    bool no_prefix; /* add_space_prefix is there and false */
 } gguf;
 
-static const gguf sound_gpt2 = {"gpt2", "gpt-2", {"a", "b", "ab", "<s>"}, "a b", 4, 0, {1, 1, 1, 3}, 3, {0}};
+static const gguf sound_gpt2 = {
+    .model = "gpt2", .pre = "gpt-2", .tokens = {"a", "b", "ab", "<s>"}, .merge = "a b",
+    .n_type = 4, .type = {1, 1, 1, 3}, .bos = 3,
+};
 static const gguf sound_llama = {
-    "llama",         NULL, {"<unk>", "<s>", "</s>", "<0x41>", "\u2581"}, NULL, 5, 5, {2, 3, 3, 6, 1}, 1,
-    {0, 0, 0, 0, -1}};
+    .model = "llama", .tokens = {"<unk>", "<s>", "</s>", "<0x41>", "\u2581"},
+    .n_type = 5, .type = {2, 3, 3, 6, 1}, .n_score = 5, .score = {0, 0, 0, 0, -1}, .bos = 1,
+};
 
 static dg_status open_gguf(const gguf *g, dg_tokenizer **t) {
     static bytes b;
     b.n = 0;
     uint64_t n = 0;
     while (n < 6 && g->tokens[n]) n++;
-    put_gguf(&b, 3, 0, 1u + !!g->model + !!g->pre + !!g->merge + !!g->n_type + !!g->n_score + !!n);
+    put_gguf(&b, 3, 0, 1u + !!g->model + !!g->pre + !!g->merge + !!g->n_type + !!g->n_score + !!n + g->no_prefix);
     put_key_u32(&b, "tokenizer.ggml.bos_token_id", g->bos);
+    if (g->no_prefix) put_key(&b, "tokenizer.ggml.add_space_prefix", GGUF_BOOL), put_int(&b, 0, 1);
     if (g->model) put_key_str(&b, "tokenizer.ggml.model", g->model);
     if (g->pre) put_key_str(&b, "tokenizer.ggml.pre", g->pre);
     if (g->merge) put_array(&b, "tokenizer.ggml.merges", GGUF_STRING, 1), put_str(&b, g->merge);
@@ -237,6 +243,10 @@ static void test_gguf(void **state) {
     check_ids(t, "A", DG_ENCODE_BOS, 1, 4, 3);
     check_ids(t, "B", 0, 4, 0);
     dg_tokenizer_close(t);
+    g.no_prefix = true;
+    check_ok(open_gguf(&g, &t));
+    check_ids(t, "A A", 0, 3, 4, 3);
+    dg_tokenizer_close(t);
 #define BAD(change, code, part) g = sound_llama, g.change, check_gguf(&g, code, part)
     BAD(n_score = 4, DG_ERR_FORMAT, "scores: expected 5 elements, found 4");
     BAD(n_score = 0, DG_ERR_FORMAT, "scores is missing");
@@ -255,17 +265,15 @@ static void put_piece(bytes *b, const char *text, uint8_t type, float score) {
     put_int(b, 0x18, 1), put_int(b, type, 1);
 }
 
-/* pieces, trainer_spec {model_type}, normalizer_spec {charsmap?, remove_extra_whitespaces} */
-static void put_model(bytes *b, uint8_t type, bool map, uint8_t squeeze) {
+/* pieces, trainer_spec {model_type}, normalizer_spec {charsmap?, add_dummy_prefix, remove_extra_whitespaces} */
+static void put_model(bytes *b, uint8_t type, bool map, uint8_t prefix, uint8_t squeeze) {
     b->n = 0;
     put_piece(b, "<unk>", 2, 0), put_piece(b, "<s>", 3, 0), put_piece(b, "</s>", 3, 0);
     put_piece(b, "a", 1, -1), put_piece(b, "\u2581", 1, -2), put_piece(b, "\u2581a", 1, -3);
     put_piece(b, "<u>", 4, 0);
     put(b, (uint8_t[]){0x12, 2, 0x18, type}, 4);
-    if (map)
-        put(b, (uint8_t[]){0x1A, 5, 0x12, 1, 'm', 0x20, squeeze}, 7);
-    else
-        put(b, (uint8_t[]){0x1A, 2, 0x20, squeeze}, 4);
+    if (map) put(b, (uint8_t[]){0x1A, 7, 0x12, 1, 'm', 0x18, prefix, 0x20, squeeze}, 9);
+    else put(b, (uint8_t[]){0x1A, 4, 0x18, prefix, 0x20, squeeze}, 6);
 }
 
 static void test_sentencepiece(void **state) {
@@ -275,7 +283,7 @@ static void test_sentencepiece(void **state) {
     char path[128];
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
     remove(path);
-    put_model(&b, 2, false, 0);
+    put_model(&b, 2, false, 1, 0);
     save(dir, "tokenizer.model", b.p, b.n);
     check_ok(dg_tokenizer_open_json(dir, &t));
     check_ids(t, "aa<u>a<s>", DG_ENCODE_SPECIAL | DG_ENCODE_BOS, 1, 5, 3, 6, 5, 1);
@@ -283,6 +291,14 @@ static void test_sentencepiece(void **state) {
     dg_tokenizer_close(t);
     t = NULL;
 
+    put_model(&b, 2, false, 0, 0);
+    save(dir, "tokenizer.model", b.p, b.n);
+    check_ok(dg_tokenizer_open_json(dir, &t));
+    check_ids(t, "a a", 0, 3, 5);
+    dg_tokenizer_close(t);
+    t = NULL;
+
+    put_model(&b, 2, false, 1, 0);
     const size_t whole = b.n;
     const int64_t live = dg_mem_live();
     for (size_t n = 0; n < whole; n++) { /* cut anywhere: damaged, or no longer a BPE model */
@@ -291,13 +307,13 @@ static void test_sentencepiece(void **state) {
         if (st == DG_OK || t) fail_msg("%zu of %zu bytes are taken for a model", n, whole);
         assert_true(st == DG_ERR_FORMAT || st == DG_ERR_UNSUPPORTED);
     }
-    put_model(&b, 1, false, 0);
+    put_model(&b, 1, false, 1, 0);
     save(dir, "tokenizer.model", b.p, b.n);
     check_fails(dg_tokenizer_open_json(dir, &t), DG_ERR_UNSUPPORTED, "model type unigram; known: bpe");
-    put_model(&b, 2, true, 0);
+    put_model(&b, 2, true, 1, 0);
     save(dir, "tokenizer.model", b.p, b.n);
     check_fails(dg_tokenizer_open_json(dir, &t), DG_ERR_UNSUPPORTED, "character map");
-    put_model(&b, 2, false, 1);
+    put_model(&b, 2, false, 1, 1);
     save(dir, "tokenizer.model", b.p, b.n);
     check_fails(dg_tokenizer_open_json(dir, &t), DG_ERR_UNSUPPORTED, "remove_extra_whitespaces");
     assert_int_equal(dg_mem_live(), live);
