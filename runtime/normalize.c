@@ -61,7 +61,9 @@ bool dg_utf8_is_space(const char *s) {
 }
 
 bool dg_utf8_is_word(const char *s) {
-    const utf8proc_category_t k = utf8proc_category(code_point(s));
+    const int32_t c = code_point(s);
+    const utf8proc_category_t k = utf8proc_category(c);
+    if (c == 0x200C || c == 0x200D) return true; /* the joiners */
     return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC;
 }
 

@@ -35,9 +35,37 @@ static void memory_free(void *p, void *ud) {
 
 /* ---- compiling -------------------------------------------------------------------------------- */
 
-/* \s of Oniguruma: White_Space. PCRE2's own has U+180E too. */
-#define SPACES                                                                                               \
+/* Classes as Oniguruma has them: white space without U+180E; words with marks, and outside of brackets with
+ * the fractions and exponents of Latin-1; \h is a hexadecimal digit. WORD ends with letters in circles. */
+#define SPACE                                                                                                \
     "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
+#define NO_SPACE                                                                                             \
+    "\\x{0}-\\x{8}\\x{E}-\\x{1F}!-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}\\x{200B}-\\x{2027}" \
+    "\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}"
+#define WORD                                                                                                 \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}"         \
+    "\\x{1F170}-\\x{1F189}"
+#define FRACTIONS "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
+
+static const struct {
+    char letter;
+    const char *outside, *inside; /* of a class; NULL: as PCRE2 has it */
+} escapes[] = {
+    {'s', "[" SPACE "]", SPACE},
+    {'S', "[^" SPACE "]", NO_SPACE},
+    {'w', "[" WORD FRACTIONS "]", WORD},
+    {'W', "[^" WORD FRACTIONS "]", NULL},
+    {'h', "[0-9A-Fa-f]", "0-9A-Fa-f"},
+    {'H', "[^0-9A-Fa-f]", NULL},
+    {'b', "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))", NULL},
+    {'B', "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))", NULL},
+};
+
+static const char *escape_meaning(char letter, bool in_class) {
+    for (size_t i = 0; i < sizeof escapes / sizeof *escapes; i++)
+        if (escapes[i].letter == letter) return in_class ? escapes[i].inside : escapes[i].outside;
+    return NULL;
+}
 
 /* Length of the escape at p; \p{...} and the like count as one. */
 static size_t escape_length(const char *p) {
@@ -59,8 +87,8 @@ static size_t class_open_length(const char *p) {
     return p[n] == ']' ? n + 1 : n;
 }
 
-/* Rewrites what PCRE2 reads otherwise than Oniguruma: \s and \S, and x{n,m}+, which repeats the interval
- * there and is possessive here. Set operations on classes are refused. */
+/* Rewrites what PCRE2 reads otherwise than Oniguruma: the escapes above, [:punct:], which has symbols there, and
+ * x{n,m}+, which repeats the interval there and is possessive here. Set operations on classes are refused. */
 static dg_status translate(const char *regex, dg_buffer *out) {
     bool in_class = false;
     size_t n;
@@ -69,13 +97,13 @@ static dg_status translate(const char *regex, dg_buffer *out) {
         n = 1;
         if (*p == '\\' && p[1]) {
             n = escape_length(p);
-            if (p[1] == 's') put = in_class ? SPACES : "[" SPACES "]";
-            if (p[1] == 'S' && !in_class) put = "[^" SPACES "]";
+            put = escape_meaning(p[1], in_class);
         } else if (in_class) {
             DG_CHECK(strncmp(p, "&&", 2) != 0, DG_ERR_UNSUPPORTED, "an intersection of character classes");
             const char *named = *p == '[' && p[1] == ':' ? strstr(p, ":]") : NULL;
             DG_CHECK(*p != '[' || named, DG_ERR_UNSUPPORTED, "a character class inside another");
             if (named) n = (size_t)(named - p) + 2;
+            if (strncmp(p, "[:punct:]", 9) == 0) put = "\\p{P}\\p{S}";
             in_class = *p != ']';
         } else if (*p == '[') {
             n = class_open_length(p);
@@ -255,17 +283,21 @@ static dg_status cutter_add(cutter *c, size_t from, size_t to, bool match) {
 static dg_status cut(dg_encoder *e, size_t step, const char *s, size_t len, bool first) {
     const dg_split *split = &e->t->split[step];
     cutter c = {.e = e, .step = step, .s = s, .first = first};
-    size_t done = 0;
-    for (size_t from = 0; from < len;) {
+    size_t done = 0, from = 0;
+    bool matched = false;
+    while (from < len) {
         size_t a = 0, b = 0;
         bool found;
         DG_TRY(split->pattern ? find_pattern(e, split->pattern, s, len, from, &a, &b, &found)
                               : find_literal(split->text, s, len, from, &a, &b, &found));
         if (!found || a >= len) break;
+        const bool again = b == a && matched && a == done; /* nothing, right after a match: no match */
+        from = b > a ? b : b + dg_utf8_length(s + b);
+        if (again) continue;
         if (a > done) DG_TRY(cutter_add(&c, done, a, false));
         DG_TRY(cutter_add(&c, a, b, true)); /* an empty match still cuts */
         done = b;
-        from = b > a ? b : b + dg_utf8_length(s + b);
+        matched = true;
     }
     if (done < len) DG_TRY(cutter_add(&c, done, len, false));
     return cutter_flush(&c);

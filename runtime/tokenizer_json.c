@@ -219,10 +219,11 @@ static dg_status count_ids(reader *r, json_t *vocab, const json_t *added, int64_
 }
 
 /* What a token prints: its byte, or its text with the decoder's replacement made. */
-static dg_status set_printed(reader *r, int32_t id, dg_str s, bool is_byte) {
-    if (is_byte && r->decode_bytes) return dg_tokenizer_set_piece(r->t, id, s, true);
-    if (is_byte) r->t->vocab.byte_id[dg_piece_byte(s)] = id;
-    return r->from ? dg_tokenizer_set_printed(r->t, id, s, r->from, r->to) : DG_OK;
+static dg_status set_printed(reader *r, int32_t id, dg_str s) {
+    const int byte = dg_piece_byte(s);
+    if (r->decode_bytes && byte >= 0) return dg_vocab_set_text(&r->t->vocab, id, &(char){(char)byte}, 1);
+    if (!r->from) return dg_vocab_set_text(&r->t->vocab, id, s.ptr, s.len);
+    return dg_tokenizer_set_printed(r->t, id, s, r->from, r->to);
 }
 
 static dg_status read_vocab(reader *r, json_t *vocab, dg_buffer *scratch) {
@@ -241,9 +242,10 @@ static dg_status read_vocab(reader *r, json_t *vocab, dg_buffer *scratch) {
             DG_TRY(dg_vocab_set(v, r->file, id, s, n < 0 ? len : (size_t)n, n < 0 ? 0 : DG_TOKEN_MODEL));
             continue;
         }
-        const bool is_byte = r->byte_fallback && dg_piece_byte((dg_str){key, len}) >= 0;
-        DG_TRY(dg_vocab_set(v, r->file, id, key, len, is_byte ? DG_TOKEN_BYTE : DG_TOKEN_MODEL));
-        DG_TRY(set_printed(r, (int32_t)id, (dg_str){key, len}, is_byte));
+        const int byte = r->byte_fallback ? dg_piece_byte((dg_str){key, len}) : -1;
+        DG_TRY(dg_vocab_set(v, r->file, id, key, len, byte < 0 ? DG_TOKEN_MODEL : DG_TOKEN_BYTE));
+        DG_TRY(set_printed(r, (int32_t)id, (dg_str){key, len}));
+        if (byte >= 0) v->byte_id[byte] = (int32_t)id;
     }
     return dg_vocab_index(v);
 }
@@ -291,24 +293,20 @@ static dg_status read_merges(reader *r, const json_t *merges, dg_buffer *scratch
     return DG_OK;
 }
 
-static dg_status read_added(reader *r, const json_t *added) {
+static dg_status read_added(reader *r, const json_t *vocab, const json_t *added) {
     dg_vocab *v = &r->t->vocab;
     const json_t *j;
     size_t i;
     json_array_foreach(added, i, j) {
-        const json_int_t id = json_integer_value(json_object_get(j, "id"));
         const char *content = string_at(j, "content");
+        const json_t *known = json_object_get(vocab, content); /* the vocabulary's number counts */
+        const json_int_t id = json_integer_value(known ? known : json_object_get(j, "id"));
         const size_t len = strlen(content);
         if (len == 0) continue;
         const bool special = bool_at(j, "special", false);
-        if (id < 0 || id >= v->n || !v->kind[id])
-            DG_TRY(dg_vocab_set(v, r->file, id, content, len, 0));
-        else
-            DG_TRY(dg_vocab_set_text(v, (int32_t)id, content, len));
-        if (special)
-            v->kind[id] |= DG_TOKEN_SPECIAL;
-        else
-            DG_TRY(set_printed(r, (int32_t)id, (dg_str){content, len}, false));
+        if (!known) DG_TRY(dg_vocab_set(v, r->file, id, content, len, 0));
+        if (!known && !special) DG_TRY(set_printed(r, (int32_t)id, (dg_str){content, len}));
+        if (special) v->kind[id] |= DG_TOKEN_SPECIAL;
         const int flags = (bool_at(j, "lstrip", false) ? DG_ADDED_LSTRIP : 0) |
                           (bool_at(j, "rstrip", false) ? DG_ADDED_RSTRIP : 0) |
                           (bool_at(j, "single_word", false) ? DG_ADDED_WORD : 0);
@@ -386,7 +384,7 @@ static dg_status read_tokenizer(reader *r, const json_t *root) {
     if (st == DG_OK) st = read_merges(r, json_object_get(model, "merges"), &scratch);
     dg_mem_free(scratch.p);
     DG_TRY(st);
-    DG_TRY(read_added(r, added));
+    DG_TRY(read_added(r, vocab, added));
     DG_TRY(read_post_processor(r, json_object_get(root, "post_processor")));
     const char *unknown = string_at(model, "unk_token");
     if (unknown) t->unknown = dg_tokenizer_find(t, unknown, strlen(unknown));

@@ -105,8 +105,7 @@ static void test_thinking(void **state) {
         "qwen3", past, 2, -1,
         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\nhm\n</think>\n\nyes<|im_end|>\n"
         "<|im_start|>assistant\n");
-    check_render("qwen3", past + 1, 1, -1,
-                 "<|im_start|>assistant\nyes<|im_end|>\n<|im_start|>assistant\n");
+    check_render("qwen3", past + 1, 1, -1, "<|im_start|>assistant\nyes<|im_end|>\n<|im_start|>assistant\n");
     check_render("qwq", past, 2, -1,
                  "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\nhm\n</think>\n\nyes"
                  "<|im_end|>\n<|im_start|>assistant\n<think>\n");

@@ -112,6 +112,14 @@ static void test_added_tokens(void **state) {
     assert_int_equal(dg_tokenizer_find(t, "", 0), -1);
     assert_int_equal(dg_tokenizer_size(t), think + 1);
     dg_tokenizer_close(t);
+
+    /* a token that the vocabulary has keeps the vocabulary's number */
+    root = tokens_bytes();
+    tokens_merge(root, "a", "b");
+    tokens_set(root, "added_tokens", "[{\"content\":\"ab\",\"id\":7}]");
+    t = tokens_open(dir, root);
+    check_ids(t, "xab", 0, 'x', 256);
+    dg_tokenizer_close(t);
 }
 
 static void test_added_flags(void **state) {
@@ -227,6 +235,12 @@ static void test_pattern_dialect(void **state) {
         {"a?", "aa11", {'a', 'a', '1', '1', -1}}, /* empty matches cut, too */
         {"[[:alpha:]]", "aa1", {'a', 'a', '1', -1}},
         {"[]a]", "aa]", {'a', 'a', ']', -1}},
+        {"1\\\\b", "111\u0301 11", {256, '1', 0xCC, 0x81, ' ', '1', '1', -1}}, /* a mark is part of a word */
+        {"\\\\w", "aa\u00b2", {'a', 'a', 0xC2, 0xB2, -1}},
+        {"[\\\\w]", "aa", {'a', 'a', -1}},
+        {"\\\\h", "aa11", {'a', 'a', '1', '1', -1}},
+        {"[^\\\\S]", "  \u180E", {' ', ' ', 0xE1, 0xA0, 0x8E, -1}},
+        {"[[:punct:]]", "11+11", {256, '+', 256, -1}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char step[256];

@@ -100,7 +100,7 @@ static void test_json_parts(void **state) {
          "{\"x\":{\"ids\":[1,1,1,1,1,1,1,1,1]}}}",
          DG_ERR_UNSUPPORTED, "more than 8 tokens"},
         {"added_tokens", "[{\"content\":\"x\"}]", DG_ERR_FORMAT, "added_tokens[0]"},
-        {"added_tokens", "[{\"content\":\"x\",\"id\":-3}]", DG_ERR_FORMAT, "found -3"},
+        {"added_tokens", "[{\"content\":\"<x>\",\"id\":-3}]", DG_ERR_FORMAT, "found -3"},
         {"added_tokens", "[{\"content\":\"x\",\"id\":99999999}]", DG_ERR_FORMAT, "vocabulary size"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -173,12 +173,22 @@ typedef struct gguf {
 } gguf;
 
 static const gguf sound_gpt2 = {
-    .model = "gpt2", .pre = "gpt-2", .tokens = {"a", "b", "ab", "<s>"}, .merge = "a b",
-    .n_type = 4, .type = {1, 1, 1, 3}, .bos = 3,
+    .model = "gpt2",
+    .pre = "gpt-2",
+    .tokens = {"a", "b", "ab", "<s>"},
+    .merge = "a b",
+    .n_type = 4,
+    .type = {1, 1, 1, 3},
+    .bos = 3,
 };
 static const gguf sound_llama = {
-    .model = "llama", .tokens = {"<unk>", "<s>", "</s>", "<0x41>", "\u2581"},
-    .n_type = 5, .type = {2, 3, 3, 6, 1}, .n_score = 5, .score = {0, 0, 0, 0, -1}, .bos = 1,
+    .model = "llama",
+    .tokens = {"<unk>", "<s>", "</s>", "<0x41>", "\u2581"},
+    .n_type = 5,
+    .type = {2, 3, 3, 6, 1},
+    .n_score = 5,
+    .score = {0, 0, 0, 0, -1},
+    .bos = 1,
 };
 
 static dg_status open_gguf(const gguf *g, dg_tokenizer **t) {
@@ -186,7 +196,8 @@ static dg_status open_gguf(const gguf *g, dg_tokenizer **t) {
     b.n = 0;
     uint64_t n = 0;
     while (n < 6 && g->tokens[n]) n++;
-    put_gguf(&b, 3, 0, 1u + !!g->model + !!g->pre + !!g->merge + !!g->n_type + !!g->n_score + !!n + g->no_prefix);
+    put_gguf(&b, 3, 0,
+             1u + !!g->model + !!g->pre + !!g->merge + !!g->n_type + !!g->n_score + !!n + g->no_prefix);
     put_key_u32(&b, "tokenizer.ggml.bos_token_id", g->bos);
     if (g->no_prefix) put_key(&b, "tokenizer.ggml.add_space_prefix", GGUF_BOOL), put_int(&b, 0, 1);
     if (g->model) put_key_str(&b, "tokenizer.ggml.model", g->model);
@@ -265,15 +276,18 @@ static void put_piece(bytes *b, const char *text, uint8_t type, float score) {
     put_int(b, 0x18, 1), put_int(b, type, 1);
 }
 
-/* pieces, trainer_spec {model_type}, normalizer_spec {charsmap?, add_dummy_prefix, remove_extra_whitespaces} */
+/* pieces, trainer_spec {model_type}, normalizer_spec {charsmap?, add_dummy_prefix, remove_extra_whitespaces}
+ */
 static void put_model(bytes *b, uint8_t type, bool map, uint8_t prefix, uint8_t squeeze) {
     b->n = 0;
     put_piece(b, "<unk>", 2, 0), put_piece(b, "<s>", 3, 0), put_piece(b, "</s>", 3, 0);
     put_piece(b, "a", 1, -1), put_piece(b, "\u2581", 1, -2), put_piece(b, "\u2581a", 1, -3);
     put_piece(b, "<u>", 4, 0);
     put(b, (uint8_t[]){0x12, 2, 0x18, type}, 4);
-    if (map) put(b, (uint8_t[]){0x1A, 7, 0x12, 1, 'm', 0x18, prefix, 0x20, squeeze}, 9);
-    else put(b, (uint8_t[]){0x1A, 4, 0x18, prefix, 0x20, squeeze}, 6);
+    if (map)
+        put(b, (uint8_t[]){0x1A, 7, 0x12, 1, 'm', 0x18, prefix, 0x20, squeeze}, 9);
+    else
+        put(b, (uint8_t[]){0x1A, 4, 0x18, prefix, 0x20, squeeze}, 6);
 }
 
 static void test_sentencepiece(void **state) {
