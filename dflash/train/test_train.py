@@ -13,7 +13,7 @@ from collections import Counter
 import torch
 
 from . import smoke
-from .batch import Batch, Loader, Order
+from .batch import Batch, Order
 from .data import Folder, Record, ShardWriter, pack_answers, read_records, unpack_answers
 from .draft import DFlash, check_target, default_taps, load_dflash, new_config, warm_start
 from .eagle import Eagle3, EagleObjective, maps, new_eagle_config, warm_start_eagle
