@@ -143,6 +143,10 @@ class ShardWriter:
         except OSError as e:
             raise TrainError(f"{self.text_file}: {e}") from e
 
+    def close(self) -> None:
+        self.text.close()
+        self.bin.close()
+
 
 def write_meta(path: str, meta: dict) -> None:
     """Writes meta.json, or checks that the folder's own says the same."""
@@ -182,4 +186,5 @@ def unpack_answers(file: str, out: str, meta: dict) -> int:
     for i, (p, a) in enumerate(lengths):
         writer.write(Job(f"packed-{i}", ids[at:at + p], 0, temp[i], "packed", ids[at + p:at + p + a]))
         at += p + a
+    writer.close()
     return len(lengths)
