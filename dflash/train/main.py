@@ -25,6 +25,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1, help="torch threads of this process (default 1: run one process per core)")
     commands = parser.add_subparsers(dest="command", required=True)
 
+    _add_data(commands)
+    _add_train(commands)
+    _add_results(commands)
+    return parser
+
+
+def _add_data(commands) -> None:
     p = commands.add_parser("data", help="let the target write prompts and answers")
     p.add_argument("--target", required=True, help="Hugging Face directory or .gguf file")
     p.add_argument("--out", default="", help="data folder")
@@ -46,6 +53,8 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, default=1)
     p.set_defaults(run=run_data)
 
+
+def _add_train(commands) -> None:
     p = commands.add_parser("train", help="train a drafter on a data folder")
     _add_run_options(p)
     p.add_argument("--kind", choices=("dflash", "eagle3"), default="dflash")
@@ -63,6 +72,12 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--temp", type=float, default=1.0, help="temperature of that distribution")
     p.add_argument("--vocab", type=int, default=8192, help="ids in the softmax of training; eagle3: the draft vocabulary")
     p.add_argument("--extra", type=int, default=512, help="further ids drawn for every step")
+    _add_recipe(p)
+    p.set_defaults(run=run_train)
+
+
+def _add_recipe(p: argparse.ArgumentParser) -> None:
+    """Steps, rates and bookkeeping of a training run."""
     p.add_argument("--states", type=int, default=5, help="eagle3: steps of training-time test")
     p.add_argument("--inter", type=int, default=0, help="eagle3: width of the MLP (default: the target's)")
     p.add_argument("--records", type=int, default=8, help="records a step and process")
@@ -83,8 +98,9 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--dtype", choices=("f32", "bf16"), default="f32", help="of the matrix products; f32 is faster on a CPU without AMX")
     p.add_argument("--save-seconds", type=float, default=120.0, help="time between writes of state.pt")
     p.add_argument("--seed", type=int, default=1)
-    p.set_defaults(run=run_train)
 
+
+def _add_results(commands) -> None:
     p = commands.add_parser("eval", help="acceptance of a drafter on a folder of greedy answers")
     _add_run_options(p)
     p.add_argument("--drafter", required=True, help="checkpoint folder")
@@ -108,7 +124,6 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--run-folder", required=True)
     p.add_argument("--out", required=True, help=".png")
     p.set_defaults(run=run_plot)
-    return parser
 
 
 def _add_run_options(p: argparse.ArgumentParser) -> None:
