@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Callable
 
 import torch
 
@@ -63,12 +64,13 @@ class Loader:
 
 
 class Order:
-    """An endless shuffled order over records, split over ranks. Its state is two numbers, so a run resumes in place."""
+    """An endless shuffled order over records, split over ranks. Its state is two numbers, so a run resumes in place.
+    With `follow`, the records are asked for again at every new epoch: the data may still be growing."""
 
-    def __init__(self, records: list[Record], seed: int, rank: int, world: int):
+    def __init__(self, records: list[Record], seed: int, rank: int, world: int, follow: Callable[[], list[Record]] | None = None):
         if len(records) < world:
             raise TrainError(f"{len(records)} records to train on, but {world} processes")
-        self.records, self.seed, self.rank, self.world = records, seed, rank, world
+        self.records, self.seed, self.rank, self.world, self.follow = records, seed, rank, world, follow
         self.epoch, self.index, self.order = 0, 0, self._shuffle(0)
 
     def _shuffle(self, epoch: int) -> list[int]:
@@ -82,6 +84,7 @@ class Order:
         for _ in range(n):
             if self.index >= len(self.order):
                 self.epoch, self.index = self.epoch + 1, 0
+                self.records = self.follow() if self.follow else self.records
                 self.order = self._shuffle(self.epoch)
             out.append(self.records[self.order[self.index]])
             self.index += 1

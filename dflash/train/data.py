@@ -1,4 +1,4 @@
-"""Files of answers and of features, and the command that makes them.
+"""Files of answers and of features.
 
 A data folder holds shards: answers.S.jsonl, one record a line {id, prompt, answer, source, temp[, row]}, and where the
 target's features were kept features.S.bin, rows of (T+1)*H bf16 (taps in order, then the final-normed stream) for all
@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import time
 import zlib
-from collections import deque
 from dataclasses import dataclass
 from typing import Iterator
 
@@ -19,13 +16,10 @@ import numpy as np
 import torch
 
 from .errors import TrainError
-from .generate import Generator, Job, loop_start
-from .prompts import Prompts
+from .generate import Job, loop_start
 from .target import Target
-from .text import Text
 
 MIN_ANSWER = 8  # shorter answers teach nothing about blocks
-TURN_LIMIT, PASSAGE_LIMIT = 96, 170  # tokens of a self-written user turn; of an answer reused as a passage
 
 
 @dataclass
@@ -149,6 +143,10 @@ class ShardWriter:
         except OSError as e:
             raise TrainError(f"{self.text_file}: {e}") from e
 
+    def close(self) -> None:
+        self.text.close()
+        self.bin.close()
+
 
 def write_meta(path: str, meta: dict) -> None:
     """Writes meta.json, or checks that the folder's own says the same."""
@@ -188,111 +186,5 @@ def unpack_answers(file: str, out: str, meta: dict) -> int:
     for i, (p, a) in enumerate(lengths):
         writer.write(Job(f"packed-{i}", ids[at:at + p], 0, temp[i], "packed", ids[at + p:at + p + a]))
         at += p + a
+    writer.close()
     return len(lengths)
-
-
-class Maker:
-    """Keeps a generator busy: template prompts, user turns the target writes, and the answers to both."""
-
-    def __init__(self, text: Text, seed: int, limit: int, max_prompt: int, greedy_share: float, own_share: float):
-        self.text, self.limit, self.max_prompt = text, limit, max_prompt
-        self.greedy_share, self.own_share = greedy_share, own_share
-        self.prompts = Prompts(seed)
-        self.stream = iter(self.prompts)
-        self.rng = self.prompts.rng
-        self.tails: dict[str, list[int]] = {}
-        self.count = 0
-
-    def next_job(self, prefix: str) -> Job:
-        """A new job: a template prompt to answer, or the opening of a user turn (source "turn:...")."""
-        self.count += 1
-        name = f"{prefix}-{self.count}"
-        if self.rng.random() < self.own_share:
-            head, self.tails[name] = self.text.open_user_turn(self.prompts.persona())
-            return Job(name, head, TURN_LIMIT, 1.0, "turn")
-        while True:
-            kind, user = next(self.stream)
-            ids = self.text.ask(user)
-            if len(ids) <= self.max_prompt:
-                return self._answer(name, ids, kind)
-
-    def _answer(self, name: str, ids: list[int], kind: str) -> Job:
-        temp = 0.0 if self.rng.random() < self.greedy_share else self.rng.choice([0.6, 0.8, 1.0])
-        return Job(name, ids, self.limit, temp, kind)
-
-    def follow(self, job: Job, stops: set[int]) -> Job | None:
-        """The answer job of a finished user turn, or None where the turn is no good."""
-        words, tail = job.answer, self.tails.pop(job.id)
-        if not words or words[-1] not in stops or not 6 < len(words) < TURN_LIMIT or loop_start(words) is not None:
-            return None
-        return self._answer(job.id, job.prompt + words[:-1] + tail, "own")
-
-    def remember(self, job: Job) -> None:
-        """Keep a finished answer as a passage for later prompts."""
-        if job.answer[-1] in self.text.stops and 40 < len(job.answer) < PASSAGE_LIMIT and loop_start(job.answer) is None:
-            self.prompts.passages.append(self.text.decode(job.answer).strip())
-
-
-def make_answers(target: Target, text: Text, out: str, shard: str, taps: tuple[int, ...], args) -> None:
-    """The `data` command: fills one shard up to args.count records. Resumes; prints progress with time left."""
-    c = target.config
-    meta = dict(target=os.path.basename(args.target.rstrip("/")), taps=list(taps), hidden=c.hidden, vocab=c.vocab)
-    writer = ShardWriter(out, shard, meta)
-    done, start = len(writer.done), time.monotonic()
-    if done >= args.count:
-        print(f"shard {shard}: {done} records are there already", file=sys.stderr)
-        return
-    seed = zlib.crc32(f"{args.seed}/{shard}/{done}".encode())
-    maker = Maker(text, seed, args.limit, args.max_prompt, args.greedy_share, args.own_share)
-    for r in writer.done:
-        maker.remember(Job(r.id, r.prompt, 0, r.temp, r.source, r.answer))
-    length = max(args.max_prompt, TURN_LIMIT + 80) + max(args.limit, TURN_LIMIT)
-    generator = Generator(target, args.slots, length, text.stops, seed, taps if args.features else None)
-    queue: deque[Job] = deque()
-    prefix = f"{shard}.{done}"
-    made = 0
-
-    def progress(tokens: int) -> None:
-        spent = time.monotonic() - start
-        left = spent * (args.count - done - made) / max(1, made)
-        print(f"shard {shard}: {done + made}/{args.count} records, {tokens / spent:.0f} tokens/s, {left / 60:.0f} min left", file=sys.stderr, flush=True)
-
-    queue.append(maker.next_job(prefix))
-    for job in generator.run(queue, progress):
-        if job.source == "turn":
-            answer = maker.follow(job, text.stops)
-            if answer and len(answer.prompt) <= args.max_prompt:
-                queue.appendleft(answer)
-        elif len(job.answer) >= MIN_ANSWER:
-            writer.write(job)
-            maker.remember(job)
-            made += 1
-            if done + made >= args.count:
-                return
-        while len(queue) + len(generator.live) < args.slots + 16:
-            queue.append(maker.next_job(prefix))
-
-
-def answer_prompts(target: Target, text: Text, out: str, shard: str, taps: tuple[int, ...], args) -> None:
-    """The `data --prompts` command: greedy answers to the prompts of files, in the chat template, for `eval`. Of several
-    turns the first is asked. The folder is marked, so that `train` refuses it."""
-    c = target.config
-    writer = ShardWriter(out, shard, dict(target=os.path.basename(args.target.rstrip("/")), taps=list(taps), hidden=c.hidden, vocab=c.vocab, use="eval"))
-    known, jobs = {r.id for r in writer.done}, []
-    for file in args.prompts:
-        with open(file, encoding="utf-8") as f:
-            for number, line in enumerate(f, 1):
-                try:
-                    j = json.loads(line)
-                    user, name = j["prompt"] if "prompt" in j else j["turns"][0], str(j.get("id", j.get("question_id", f"{file}:{number}")))
-                except (ValueError, KeyError, IndexError) as e:
-                    raise TrainError(f"{file}: line {number}: {type(e).__name__} {e}") from e
-                if name not in known:
-                    source = j.get("category") or os.path.splitext(os.path.basename(file))[0]
-                    jobs.append(Job(name, text.ask(user), args.limit, 0.0, source))
-    if not jobs:
-        return
-    generator = Generator(target, min(args.slots, len(jobs)), max(len(j.prompt) for j in jobs) + args.limit, text.stops, args.seed,
-                          taps if args.features else None)
-    for job in generator.run(jobs, lambda tokens: print(f"{tokens} tokens", file=sys.stderr)):
-        writer.write(job)

@@ -22,7 +22,7 @@ if debian; then
     /usr/bin/python3 -m venv --clear --system-site-packages "$venv"
 else
     python3 -m venv --clear "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check torch==2.15.0 numpy==2.4.6
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check torch==2.15.0
 fi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$req"
 "$venv/bin/python" -c 'import torch; print("torch", torch.__version__, "cuda" if torch.cuda.is_available() else "cpu")'

@@ -25,9 +25,21 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1, help="torch threads of this process (default 1: run one process per core)")
     commands = parser.add_subparsers(dest="command", required=True)
 
+    _add_data(commands)
+    _add_train(commands)
+    _add_results(commands)
+    return parser
+
+
+def _add_data(commands) -> None:
     p = commands.add_parser("data", help="let the target write prompts and answers")
     p.add_argument("--target", required=True, help="Hugging Face directory or .gguf file")
-    p.add_argument("--out", required=True, help="data folder")
+    p.add_argument("--out", default="", help="data folder")
+    p.add_argument("--write-prompts", metavar="FILE", help="only write --count prompts, as input of `dgraft answers`")
+    p.add_argument("--openings", action="store_true", help="with it: openings of user turns for the target to write")
+    p.add_argument("--own-turns", metavar="FILE", help="with it: take the user turns of this output of `dgraft answers`")
+    p.add_argument("--adopt", metavar="FILE", help="take the output of `dgraft answers` into the folder")
+    p.add_argument("--unpack", metavar="FILE", help="turn packed answers (.npz, see export) back into a folder")
     p.add_argument("--shard", default="0", help="name of the shard that this process fills")
     p.add_argument("--count", type=int, default=1000, help="records in this shard")
     p.add_argument("--limit", type=int, default=224, help="tokens of an answer")
@@ -41,6 +53,8 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, default=1)
     p.set_defaults(run=run_data)
 
+
+def _add_train(commands) -> None:
     p = commands.add_parser("train", help="train a drafter on a data folder")
     _add_run_options(p)
     p.add_argument("--kind", choices=("dflash", "eagle3"), default="dflash")
@@ -58,6 +72,12 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--temp", type=float, default=1.0, help="temperature of that distribution")
     p.add_argument("--vocab", type=int, default=8192, help="ids in the softmax of training; eagle3: the draft vocabulary")
     p.add_argument("--extra", type=int, default=512, help="further ids drawn for every step")
+    _add_recipe(p)
+    p.set_defaults(run=run_train)
+
+
+def _add_recipe(p: argparse.ArgumentParser) -> None:
+    """Steps, rates and bookkeeping of a training run."""
     p.add_argument("--states", type=int, default=5, help="eagle3: steps of training-time test")
     p.add_argument("--inter", type=int, default=0, help="eagle3: width of the MLP (default: the target's)")
     p.add_argument("--records", type=int, default=8, help="records a step and process")
@@ -73,12 +93,14 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--validate", type=int, default=100, help="steps between validations")
     p.add_argument("--val-records", type=int, default=24, help="greedy records of the held-out part that are measured")
     p.add_argument("--holdout", type=int, default=40, help="one prompt in so many is held out")
+    p.add_argument("--follow", action="store_true", help="take up records that were added to the folder at every new epoch")
     p.add_argument("--log", type=int, default=10, help="steps between log lines")
     p.add_argument("--dtype", choices=("f32", "bf16"), default="f32", help="of the matrix products; f32 is faster on a CPU without AMX")
     p.add_argument("--save-seconds", type=float, default=120.0, help="time between writes of state.pt")
     p.add_argument("--seed", type=int, default=1)
-    p.set_defaults(run=run_train)
 
+
+def _add_results(commands) -> None:
     p = commands.add_parser("eval", help="acceptance of a drafter on a folder of greedy answers")
     _add_run_options(p)
     p.add_argument("--drafter", required=True, help="checkpoint folder")
@@ -102,7 +124,6 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--run-folder", required=True)
     p.add_argument("--out", required=True, help=".png")
     p.set_defaults(run=run_plot)
-    return parser
 
 
 def _add_run_options(p: argparse.ArgumentParser) -> None:
@@ -114,12 +135,9 @@ def _add_run_options(p: argparse.ArgumentParser) -> None:
 
 def run_data(args: argparse.Namespace) -> None:
     """The `data` command."""
-    from dflash.train.data import answer_prompts, make_answers
-    from dflash.train.target import load_target
-    from dflash.train.text import load_text
+    from dflash.train.make import run_data as run
 
-    text, target = load_text(args.target), load_target(args.target)
-    (answer_prompts if args.prompts else make_answers)(target, text, args.out, args.shard, args.taps, args)
+    run(args)
 
 
 def run_train(args: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from typing import Callable
 
 import torch
 import torch.distributed as dist
@@ -42,6 +43,11 @@ def split(folder: Folder, context: int, holdout: int, n_val: int) -> tuple[list[
     if not val:
         raise TrainError(f"{folder.path}: no greedy record among the held-out ones; make more data or lower --holdout")
     return train, val
+
+
+def following(folder: Folder, args) -> Callable[[], list[Record]] | None:
+    """With --follow: the training records as they are now."""
+    return (lambda: split(folder, args.context, args.holdout, args.val_records)[0]) if args.follow else None
 
 
 def make_dflash(args, target: Target, loader_taps: tuple[int, ...], sample: torch.Tensor) -> DFlash:
@@ -88,7 +94,7 @@ def _start_dflash(args, target: Target, folder: Folder, train: list[Record], val
     def export(path: str, info: dict) -> None:
         write_checkpoint(path, draft.config, objective.tensors(), info)
 
-    run = Run(objective, loader, train, val, args.out, args, export)
+    run = Run(objective, loader, train, val, args.out, args, export, following(folder, args))
     run.say(f"{len(train)} records, {sum(counts.values())} answer tokens; {len(vocabulary.ids)} ids cover {vocabulary.coverage:.4f}; "
             f"{sum(p.numel() for p in run.params) / 1e6:.2f} M parameters; {len(val)} records to validate on")
     return run
@@ -111,7 +117,7 @@ def _start_eagle(args, target: Target, folder: Folder, train: list[Record], val:
     def export(path: str, info: dict) -> None:
         write_checkpoint(path, head.config, objective.tensors(), info)
 
-    run = Run(objective, loader, train, val, args.out, args, export)
+    run = Run(objective, loader, train, val, args.out, args, export, following(folder, args))
     covered = sum(counts[i] for i in head.ids.tolist()) / max(1, sum(counts.values()))
     run.say(f"{len(train)} records, {sum(counts.values())} answer tokens; {len(head.ids)} ids cover {covered:.4f}; "
             f"{sum(p.numel() for p in run.params) / 1e6:.2f} M parameters; {len(val)} records to validate on")

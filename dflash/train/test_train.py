@@ -13,7 +13,7 @@ from collections import Counter
 import torch
 
 from . import smoke
-from .batch import Batch, Loader, Order
+from .batch import Batch, Order
 from .data import Folder, Record, ShardWriter, pack_answers, read_records, unpack_answers
 from .draft import DFlash, check_target, default_taps, load_dflash, new_config, warm_start
 from .eagle import Eagle3, EagleObjective, maps, new_eagle_config, warm_start_eagle
@@ -133,7 +133,7 @@ class Networks(unittest.TestCase):
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                losses.append(float(loss))
+                losses.append(float(loss.detach()))
             self.assertLess(losses[-1], 0.8 * losses[0])
             self.assertGreater(float(stats.rows.sum()), 10)
 
@@ -208,19 +208,24 @@ class Files(unittest.TestCase):
         self.path = self.dir.name
         self.addCleanup(self.dir.cleanup)
 
+    def writer(self) -> ShardWriter:
+        w = ShardWriter(self.path, "a", META)
+        self.addCleanup(w.close)
+        return w
+
     def job(self, i: int, answer=None) -> Job:
         prompt, answer = [5, 6, i + 10], answer or list(range(20, 32))
         return Job(str(i), prompt, 0, 0.0, "s", answer, torch.full((len(prompt) + len(answer) - 1, 4 * 64), float(i), dtype=torch.bfloat16))
 
     def test_a_shard_goes_on_after_a_kill(self):
-        w = ShardWriter(self.path, "a", META)
+        w = self.writer()
         w.write(self.job(0))
         w.write(self.job(1))
         with open(f"{self.path}/answers.a.jsonl", "ab") as f:
             f.write(b'{"id": "2", "prompt": [1')
         with open(f"{self.path}/features.a.bin", "ab") as f:
             f.write(b"\0" * 1000)
-        w = ShardWriter(self.path, "a", META)
+        w = self.writer()
         self.assertEqual([r.id for r in w.done], ["0", "1"])
         w.write(self.job(3))
         folder = Folder(self.path)
@@ -234,7 +239,7 @@ class Files(unittest.TestCase):
         self.assertIsNone(loop_start(list(range(50))))
         looped = list(range(20)) + [1, 2, 3, 4] * 6
         self.assertEqual(loop_start(looped), 32)
-        w = ShardWriter(self.path, "a", META)
+        w = self.writer()
         for i, answer in enumerate((looped, list(range(3)), list(range(9)), list(range(9)))):
             job = self.job(0, answer)
             job.id = str(i)
@@ -251,7 +256,7 @@ class Files(unittest.TestCase):
                 list(read_records(f"{self.path}/answers.x.jsonl", max_tokens=4))
 
     def test_folders_of_another_target_or_other_taps(self):
-        ShardWriter(self.path, "a", META)
+        self.writer()
         with self.assertRaisesRegex(TrainError, "hidden is 64, this run has 32"):
             ShardWriter(self.path, "b", {**META, "hidden": 32})
         with open(f"{self.path}/meta.json", "w", encoding="utf-8") as f:
@@ -260,7 +265,7 @@ class Files(unittest.TestCase):
             Folder(self.path).check(toy_target())
 
     def test_packing(self):
-        w = ShardWriter(self.path, "a", META)
+        w = self.writer()
         for i in range(3):
             w.write(self.job(i))
         pack_answers(Folder(self.path), f"{self.path}/p.npz")
@@ -271,7 +276,7 @@ class Files(unittest.TestCase):
             unpack_answers(f"{self.path}/p.npz", f"{self.path}/bad", {**META, "vocab": 8})
 
     def test_a_full_disk_is_told(self):
-        w = ShardWriter(self.path, "a", META)
+        w = self.writer()
         old, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, old[1]))
         try:

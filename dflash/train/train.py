@@ -24,13 +24,14 @@ class Run:
     """One training run. `objective` has module, seed(), loss(batch), rounds(batch); `export(path)` writes the
     module as it stands."""
 
-    def __init__(self, objective, loader: Loader, train: list[Record], val: list[Record], out: str, args, export: Callable[[str, dict], None]):
+    def __init__(self, objective, loader: Loader, train: list[Record], val: list[Record], out: str, args, export: Callable[[str, dict], None],
+                 follow: Callable[[], list[Record]] | None = None):
         self.objective, self.loader, self.val, self.out, self.args, self.export = objective, loader, val, out, args, export
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.params = [p for p in objective.module.parameters() if p.requires_grad]
         self.average = [p.detach().clone() for p in self.params]
         self.optimizer = torch.optim.AdamW(self.params, lr=args.lr, betas=(0.9, 0.95), weight_decay=args.weight_decay)
-        self.order = Order(train, args.seed, self.rank, self.world)
+        self.order = Order(train, args.seed, self.rank, self.world, follow)
         self.step, self.spent, self.cpu, self.best = 0, 0.0, 0.0, 0.0
         self.window = Stats()
         os.makedirs(out, exist_ok=True)
