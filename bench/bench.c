@@ -36,7 +36,9 @@ typedef struct arm {
 } arm;
 
 typedef struct bench {
-    const char *model, *drafter, *csv, *json, *modes;
+    const char *model, *csv, *json, *modes;
+    const char *drafter[MAX_DRAFTS]; /* PATH or NAME:PATH */
+    int n_drafter;
     const char *file[32];
     int n_file, n_tokens, per_category, budget, threads;
     float temperature;
@@ -119,15 +121,39 @@ static void read_prompts(bench *b, const char *path) {
 
 /* ---- arms ------------------------------------------------------------------------------------- */
 
+/* The path for {name}: one given as name:PATH, else one without a drafter's name. */
+static const char *path_for(const bench *b, const char *mode, const char *name, size_t len) {
+    const char *any = NULL;
+    for (int i = 0; i < b->n_drafter; i++) {
+        const char *given = b->drafter[i];
+        if (!strncmp(given, name, len) && given[len] == ':') return given + len + 1;
+        bool named = false;
+        for (size_t k = 0; k < dg_drafter_count(); k++) {
+            const size_t n = strlen(dg_drafter_name(k));
+            named = named || (!strncmp(given, dg_drafter_name(k), n) && given[n] == ':');
+        }
+        if (!named) any = given;
+    }
+    if (any) return any;
+    fprintf(stderr, "bench: mode %s needs the weights of %.*s: --drafter [NAME:]PATH\n", mode, (int)len, name);
+    exit(2);
+}
+
 /* Cuts "dflash:{dflash},tree=1 ngram" into drafts. */
 static void parse_drafts(bench *b, arm *a) {
-    const char *mark = "{dflash}", *from = a->mode->drafts;
-    char *to = a->spec;
-    for (const char *at; (at = strstr(from, mark)); from = at + strlen(mark)) {
-        if (!b->drafter) die("this mode needs --drafter DIR");
-        to += sprintf(to, "%.*s%s", (int)(at - from), from, b->drafter);
+    size_t used = 0;
+    for (const char *from = a->mode->drafts; *from;) {
+        const char *end = *from == '{' ? strchr(from, '}') : NULL;
+        if (end) {
+            const char *path = path_for(b, a->mode->name, from + 1, (size_t)(end - from) - 1);
+            used += (size_t)snprintf(a->spec + used, sizeof a->spec - used, "%s", path);
+            from = end + 1;
+        } else if (used < sizeof a->spec - 1) {
+            a->spec[used++] = *from++;
+        }
+        if (used >= sizeof a->spec - 1) die("the paths of the drafters are too long");
     }
-    strcpy(to, from);
+    a->spec[used] = 0;
     for (char *one = strtok(a->spec, " "); one; one = strtok(NULL, " ")) {
         dg_draft *d = &a->draft[a->n_draft++];
         char *comma = strchr(one, ','), *colon = strchr(one, ':');
@@ -303,7 +329,7 @@ static void write_json(const bench *b) {
 /* ---- command line ----------------------------------------------------------------------------- */
 
 static const char usage[] =
-    "usage: bench -m MODEL [--drafter DIR] [options] PROMPTS.jsonl...\n"
+    "usage: bench -m MODEL [--drafter [NAME:]PATH]... [options] PROMPTS.jsonl...\n"
     "  --modes A,B,...     see dgraft modes (plain is always added)   [dflash,ddtree,ngram,pld]\n"
     "  -n N                tokens a prompt                            [64]\n"
     "  --per-category N    prompts taken of each category             [4]\n"
@@ -326,7 +352,10 @@ static void parse(bench *b, int argc, char **argv) {
         if (!v) fputs(usage, stderr), exit(2);
         i++;
         if (!strcmp(a, "-m")) b->model = v;
-        else if (!strcmp(a, "--drafter")) b->drafter = v;
+        else if (!strcmp(a, "--drafter")) {
+            if (b->n_drafter == MAX_DRAFTS) die("too many drafters");
+            b->drafter[b->n_drafter++] = v;
+        }
         else if (!strcmp(a, "--modes")) b->modes = v;
         else if (!strcmp(a, "--csv")) b->csv = v;
         else if (!strcmp(a, "--json")) b->json = v;

@@ -5,13 +5,14 @@
  * of ordinary layers over the block, whose own K and V are dropped again; row j predicts the token at root + j. */
 #include "dflash/dflash.h"
 #include "dflash/best_first.h"
+#include "dflash/draft_vocab.h"
 #include "dflash/fuse.h"
 
 typedef struct dflash {
     dg_drafter base;
     const dg_model *target;
     dg_net net;
-    dg_mat embed, head; /* the drafter's own, or the target's */
+    dg_draft_vocab vocab;
 
     bool tree;      /* best-first over the marginals; else their greedy chain */
     int32_t chain;  /* tree: leading tokens of the chain that always stay */
@@ -56,41 +57,6 @@ static dg_status check_config(const dflash *d, const char *path) {
     return DG_OK;
 }
 
-/* The draft vocabulary, if reduced, must have its head and map into the target's vocabulary. */
-static dg_status check_vocab(dflash *d, const char *path) {
-    const dg_weights *w = &d->net.weights;
-    const int32_t vocab = d->target->net.config.vocab_size;
-    d->embed = w->embed.data ? w->embed : d->target->net.weights.embed;
-    d->head = w->head.data ? w->head : d->target->net.weights.head;
-    if (!w->d2t.data) {
-        DG_CHECK(d->head.rows == vocab, DG_ERR_FORMAT, "%s: lm_head has %d rows, the target's vocabulary %d, and there is no d2t",
-                 path, d->head.rows, vocab);
-        return DG_OK;
-    }
-    DG_CHECK(w->head.data, DG_ERR_FORMAT, "%s: d2t without lm_head.weight", path);
-    return DG_OK;
-}
-
-static int32_t target_id(const dflash *d, int32_t id) {
-    const dg_mat *m = &d->net.weights.d2t;
-    if (!m->data) return id;
-    const int64_t v = m->dtype == DG_I64 ? ((const int64_t *)m->data)[id] : ((const int32_t *)m->data)[id];
-    /* speculators store offsets, GGUF absolute ids */
-    return (int32_t)(d->net.file->container == DG_CONTAINER_GGUF ? v : v + id);
-}
-
-static dg_status check_map(const dflash *d, const char *path) {
-    const dg_mat *m = &d->net.weights.d2t;
-    for (int32_t i = 0; m->data && i < m->cols; i++) {
-        const int64_t v = m->dtype == DG_I64 ? ((const int64_t *)m->data)[i] : ((const int32_t *)m->data)[i];
-        const int64_t id = d->net.file->container == DG_CONTAINER_GGUF ? v : v + i;
-        DG_CHECK(id >= 0 && id < d->target->net.config.vocab_size, DG_ERR_FORMAT,
-                 "%s: d2t[%d] leads to token %lld: expected 0 to %d", path, i, (long long)id,
-                 d->target->net.config.vocab_size - 1);
-    }
-    return DG_OK;
-}
-
 static dg_status read_params(dflash *d, const dg_drafter_env *env) {
     const int32_t full = d->net.config.block_size;
     d->block = full;
@@ -103,24 +69,7 @@ static dg_status read_params(dflash *d, const dg_drafter_env *env) {
     /* DDTree branches as wide as its budget */
     if (!d->width) d->width = env->budget > 0 ? env->budget : 1;
     if (!d->tree) d->width = 1;
-    if (d->width > d->head.rows) d->width = d->head.rows;
-    return DG_OK;
-}
-
-/* Some drafters bring the tokenizer of the model that they were made for. */
-static dg_status check_tokenizer(const dflash *d, const char *path) {
-    const dg_file *f = d->net.file;
-    dg_tokenizer *own = NULL;
-    if (!d->target->tokenizer) return DG_OK;
-    const bool gguf = f->container == DG_CONTAINER_GGUF;
-    if (gguf && !dg_meta_find(f, "tokenizer.ggml.tokens")) return DG_OK;
-    const dg_status st = gguf ? dg_tokenizer_open_gguf(f, &own) : dg_tokenizer_open_json(path, &own);
-    if (st == DG_ERR_MEMORY) return st;
-    if (st != DG_OK) return DG_OK; /* none there, or one that only the target's own has to be */
-    if (dg_tokenizer_hash(own) != dg_tokenizer_hash(d->target->tokenizer))
-        dg_model_log(d->target, DG_LOG_WARN,
-                     "drafter dflash (%s) brings another tokenizer than the target's: was it trained for this model?", path);
-    dg_tokenizer_close(own);
+    if (d->width > d->vocab.head.rows) d->width = d->vocab.head.rows;
     return DG_OK;
 }
 
@@ -139,10 +88,8 @@ static dg_status dflash_open(const dg_drafter_env *env, dg_drafter **out) {
     d->target = env->model;
     dg_status st = dg_net_open(d->target->be, env->path, &d->net);
     if (st == DG_OK) st = check_config(d, env->path);
-    if (st == DG_OK) st = check_vocab(d, env->path);
-    if (st == DG_OK) st = check_map(d, env->path);
+    if (st == DG_OK) st = dg_draft_vocab_open(&d->net, d->target, &d->vocab);
     if (st == DG_OK) st = read_params(d, env);
-    if (st == DG_OK) st = check_tokenizer(d, env->path);
     if (st != DG_OK) {
         dflash_close(&d->base);
         return st;
@@ -162,8 +109,8 @@ static void dflash_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     dg_fuse_layout(&d->fuse, base->env->max_rows, c->n_tap, c->hidden_size, dev);
     d->fused = dg_mat_make(dg_arena_take(dev, (size_t)base->env->max_rows * (size_t)c->hidden_size, sizeof(float)), DG_F32,
                            base->env->max_rows, c->hidden_size);
-    d->logits = dg_mat_make(dg_arena_take(dev, drafts * (size_t)d->head.rows, sizeof(float)), DG_F32, d->block - 1,
-                            d->head.rows);
+    d->logits = dg_mat_make(dg_arena_take(dev, drafts * (size_t)d->vocab.head.rows, sizeof(float)), DG_F32, d->block - 1,
+                            d->vocab.head.rows);
     d->id_dev = dg_arena_take(dev, cells, sizeof *d->id);
     d->logp_dev = dg_arena_take(dev, cells, sizeof *d->logp);
     d->id = dg_arena_take(host, cells, sizeof *d->id);
@@ -221,13 +168,14 @@ static void run_block(dflash *d, int32_t root) {
     dg_batch_upload(be, b);
 
     const dg_work w = dg_work_rows(&d->work, d->block);
-    be->ops->embed(be, w.x, d->embed, b->token_dev);
+    be->ops->embed(be, w.x, d->vocab.embed, b->token_dev);
     be->ops->rope_table(be, w.rope, b->pos_dev, d->net.inv_freq, d->net.rope_scale);
     for (int32_t l = 0; l < c->n_layer; l++)
         dg_layer_forward(be, c, &d->net.weights.layer[l], l, b, &w, c->causal[l] ? DG_MASK_CAUSAL : DG_MASK_FULL);
     dg_kv_truncate(&d->kv, d->kv.len);
     be->ops->rms_norm(be, w.x, w.x, d->net.weights.norm, c->rms_norm_eps);
-    be->ops->matmul(be, d->logits, dg_mat_rows(w.x, 1, d->block - 1), d->head, (dg_mat){0}, false);
+    be->ops->matmul(be, d->logits, dg_mat_rows(w.x, 1, d->block - 1), d->vocab.head, (dg_mat){0}, false);
+    d->base.passes = 1;
 }
 
 static void add_chain(dflash *d, dg_tree *tree, int32_t budget) {
@@ -251,7 +199,7 @@ static dg_status dflash_propose(dg_drafter *base, dg_tree *tree, int32_t budget)
     be->ops->download(be, d->id, d->id_dev, cells * sizeof *d->id);
     be->ops->download(be, d->logp, d->logp_dev, cells * sizeof *d->logp);
     DG_TRY(dg_backend_check(be));
-    for (size_t i = 0; i < cells; i++) d->id[i] = target_id(d, d->id[i]);
+    for (size_t i = 0; i < cells; i++) d->id[i] = dg_draft_vocab_target(&d->vocab, d->id[i]);
     if (!d->tree) {
         add_chain(d, tree, budget);
         return DG_OK;

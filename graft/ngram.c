@@ -139,7 +139,7 @@ static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
     DG_CHECK(!env->path, DG_ERR_ARGUMENT, "drafter ngram reads no file, but was given %s", env->path);
     drafter *d = dg_mem_calloc(1, sizeof *d);
     DG_CHECK(d, DG_ERR_MEMORY, "drafter ngram: out of memory (%zu bytes)", sizeof *d);
-    d->base = (dg_drafter){&dg_ngram, env};
+    d->base = (dg_drafter){.ops = &dg_ngram, .env = env};
     d->options = (dg_ngram_options){.min_match = 1, .alternatives = 2};
     d->max_tokens = DG_TREE_MAX - 1;
     const dg_param table[] = {

@@ -41,7 +41,7 @@ static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
     DG_CHECK(!env->path, DG_ERR_ARGUMENT, "drafter pld reads no file, but was given %s", env->path);
     drafter *d = dg_mem_calloc(1, sizeof *d);
     DG_CHECK(d, DG_ERR_MEMORY, "drafter pld: out of memory (%zu bytes)", sizeof *d);
-    d->base = (dg_drafter){&dg_pld, env};
+    d->base = (dg_drafter){.ops = &dg_pld, .env = env};
     d->max_ngram = 3, d->n_token = 10;
     const dg_param table[] = {{"ngram", DG_PARAM_INT, &d->max_ngram, 1, 1 << 20},
                               {"tokens", DG_PARAM_INT, &d->n_token, 1, DG_TREE_MAX - 1}};

@@ -40,6 +40,15 @@ void dg_batch_add_tree(dg_backend *be, dg_batch *b, dg_kv *kv, const dg_tree *t)
     add_segment(be, b, kv, t->n, DG_MASK_BITS);
 }
 
+void dg_batch_add_level(dg_backend *be, dg_batch *b, dg_kv *kv, const int32_t *token, const int32_t *pos,
+                        const uint64_t (*bits)[DG_MASK_WORDS], int32_t n) {
+    assert(b->n + n <= b->cap && kv->win + n <= DG_TREE_MAX);
+    memcpy(b->token + b->n, token, (size_t)n * sizeof *token);
+    memcpy(b->pos + b->n, pos, (size_t)n * sizeof *pos);
+    memcpy(b->bits + b->n, bits, (size_t)n * sizeof *bits);
+    add_segment(be, b, kv, n, DG_MASK_BITS);
+}
+
 void dg_batch_upload(dg_backend *be, dg_batch *b) {
     be->ops->upload(be, b->token_dev, b->token, (size_t)b->n * sizeof *b->token);
     be->ops->upload(be, b->pos_dev, b->pos, (size_t)b->n * sizeof *b->pos);

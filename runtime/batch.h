@@ -33,6 +33,11 @@ void dg_batch_add_rows(dg_backend *be, dg_batch *b, dg_kv *kv, const int32_t *to
 /* Appends a whole tree (its root at position kv->len, a node at kv->len + depth) as one segment. */
 void dg_batch_add_tree(dg_backend *be, dg_batch *b, dg_kv *kv, const dg_tree *t);
 
+/* Appends n rows at positions pos[n] behind whatever the window of kv holds, as one segment: row i sees the window rows
+ * in bits[i] (its own among them; numbered from the window's first). How a tree grows level by level. */
+void dg_batch_add_level(dg_backend *be, dg_batch *b, dg_kv *kv, const int32_t *token, const int32_t *pos,
+                        const uint64_t (*bits)[DG_MASK_WORDS], int32_t n);
+
 /* Tokens, positions and masks to the device; once, after the last add. */
 void dg_batch_upload(dg_backend *be, dg_batch *b);
 

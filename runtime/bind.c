@@ -1,5 +1,5 @@
 /* The binding table and its one reader; see bind.h. Names: transformers' Llama/Qwen modules, z-lab's DFlash
- * class, llama.cpp's GGUF tensors. */
+ * and SafeAILab's EAGLE-3 classes, llama.cpp's GGUF tensors. */
 #include "runtime/bind.h"
 
 #include <stdio.h>
@@ -11,24 +11,32 @@
 #define AT_NET(field)   offsetof(dg_weights, field)
 #define AT_LAYER(field) offsetof(dg_layer, field)
 
-enum { T = DG_NET_TARGET, D = DG_NET_DFLASH, ALL = DG_NET_TARGET | DG_NET_DFLASH };
+enum { T = DG_NET_TARGET, D = DG_NET_DFLASH, E = DG_NET_EAGLE3, DE = D | E, ALL = T | D | E };
 
 /* clang-format off */
 static const dg_bind_row table[] = {
     {"embed_tokens.weight", "token_embd.weight", AT_NET(embed), DG_DIM_VOCAB, DG_DIM_HIDDEN, DG_NEED_ALWAYS, T, false, false},
-    {"embed_tokens.weight", "token_embd.weight", AT_NET(embed), DG_DIM_VOCAB, DG_DIM_HIDDEN, DG_NEED_NEVER, D, false, false},
+    {"embed_tokens.weight", "token_embd.weight", AT_NET(embed), DG_DIM_VOCAB, DG_DIM_HIDDEN, DG_NEED_NEVER, DE, false, false},
     {"norm.weight", "output_norm.weight", AT_NET(norm), DG_DIM_ONE, DG_DIM_HIDDEN, DG_NEED_ALWAYS, ALL, false, false},
     {"lm_head.weight", "output.weight", AT_NET(head), DG_DIM_VOCAB, DG_DIM_HIDDEN, DG_NEED_NEVER, T, false, false},
-    {"lm_head.weight", "output.weight", AT_NET(head), DG_DIM_DRAFT_VOCAB, DG_DIM_HIDDEN, DG_NEED_NEVER, D, false, false},
-    {"fc.weight", "fc.weight", AT_NET(fc), DG_DIM_HIDDEN, DG_DIM_TAPS, DG_NEED_ALWAYS, D, false, false},
+    {"lm_head.weight", "output.weight", AT_NET(head), DG_DIM_DRAFT_VOCAB, DG_DIM_HIDDEN, DG_NEED_NEVER, DE, false, false},
+    {"fc.weight", "fc.weight", AT_NET(fc), DG_DIM_HIDDEN, DG_DIM_TAPS, DG_NEED_ALWAYS, DE, false, false},
+    {"fc.bias", "fc.bias", AT_NET(fc_bias), DG_DIM_ONE, DG_DIM_HIDDEN, DG_NEED_NEVER, E, false, false},
+    {"input_norm.weight", "enc.output_norm.weight", AT_NET(input_norm), DG_DIM_ONE, DG_DIM_TAPS, DG_NEED_NORM_BEFORE_FC, E, false, false},
+    {"fc_norm.0.weight", NULL, AT_NET(fc_norm[0]), DG_DIM_ONE, DG_DIM_TARGET_HIDDEN, DG_NEED_NEVER, E, false, false},
+    {"fc_norm.1.weight", NULL, AT_NET(fc_norm[1]), DG_DIM_ONE, DG_DIM_TARGET_HIDDEN, DG_NEED_NEVER, E, false, false},
+    {"fc_norm.2.weight", NULL, AT_NET(fc_norm[2]), DG_DIM_ONE, DG_DIM_TARGET_HIDDEN, DG_NEED_NEVER, E, false, false},
+    {"fc_norm.3.weight", NULL, AT_NET(fc_norm[3]), DG_DIM_ONE, DG_DIM_TARGET_HIDDEN, DG_NEED_NEVER, E, false, false},
+    {"fc_norm.4.weight", NULL, AT_NET(fc_norm[4]), DG_DIM_ONE, DG_DIM_TARGET_HIDDEN, DG_NEED_NEVER, E, false, false},
     {"hidden_norm.weight", "enc.output_norm.weight", AT_NET(hidden_norm), DG_DIM_ONE, DG_DIM_HIDDEN, DG_NEED_ALWAYS, D, false, false},
     {NULL, "rope_freqs.weight", AT_NET(rope_freqs), DG_DIM_ONE, DG_DIM_HALF_HEAD, DG_NEED_NEVER, ALL, false, false},
-    {"d2t", "d2t", AT_NET(d2t), DG_DIM_ONE, DG_DIM_DRAFT_VOCAB, DG_NEED_NEVER, D, false, false},
+    {"d2t", "d2t", AT_NET(d2t), DG_DIM_ONE, DG_DIM_DRAFT_VOCAB, DG_NEED_NEVER, DE, false, false},
 
     {"input_layernorm.weight", "attn_norm.weight", AT_LAYER(attn_norm), DG_DIM_ONE, DG_DIM_HIDDEN, DG_NEED_ALWAYS, ALL, true, false},
-    {"self_attn.q_proj.weight", "attn_q.weight", AT_LAYER(wq), DG_DIM_Q, DG_DIM_HIDDEN, DG_NEED_ALWAYS, ALL, true, true},
-    {"self_attn.k_proj.weight", "attn_k.weight", AT_LAYER(wk), DG_DIM_KV, DG_DIM_HIDDEN, DG_NEED_ALWAYS, ALL, true, true},
-    {"self_attn.v_proj.weight", "attn_v.weight", AT_LAYER(wv), DG_DIM_KV, DG_DIM_HIDDEN, DG_NEED_ALWAYS, ALL, true, false},
+    {"hidden_norm.weight", "attn_norm_2.weight", AT_LAYER(hidden_norm), DG_DIM_ONE, DG_DIM_HIDDEN, DG_NEED_ALWAYS, E, true, false},
+    {"self_attn.q_proj.weight", "attn_q.weight", AT_LAYER(wq), DG_DIM_Q, DG_DIM_INPUT, DG_NEED_ALWAYS, ALL, true, true},
+    {"self_attn.k_proj.weight", "attn_k.weight", AT_LAYER(wk), DG_DIM_KV, DG_DIM_INPUT, DG_NEED_ALWAYS, ALL, true, true},
+    {"self_attn.v_proj.weight", "attn_v.weight", AT_LAYER(wv), DG_DIM_KV, DG_DIM_INPUT, DG_NEED_ALWAYS, ALL, true, false},
     {"self_attn.o_proj.weight", "attn_output.weight", AT_LAYER(wo), DG_DIM_HIDDEN, DG_DIM_Q, DG_NEED_ALWAYS, ALL, true, false},
     {"self_attn.q_proj.bias", "attn_q.bias", AT_LAYER(bq), DG_DIM_ONE, DG_DIM_Q, DG_NEED_QKV_BIAS, ALL, true, true},
     {"self_attn.k_proj.bias", "attn_k.bias", AT_LAYER(bk), DG_DIM_ONE, DG_DIM_KV, DG_NEED_QKV_BIAS, ALL, true, true},
@@ -65,12 +73,16 @@ int64_t dg_bind_dim(const dg_config *c, dg_dim dim) {
     case DG_DIM_HEAD: return head;
     case DG_DIM_HALF_HEAD: return head / 2;
     case DG_DIM_FFN: return c->intermediate_size;
-    case DG_DIM_TAPS: return c->n_tap * (c->target_hidden_size ? (int64_t)c->target_hidden_size : hidden);
+    case DG_DIM_TAPS: return c->n_tap * dg_bind_dim(c, DG_DIM_TARGET_HIDDEN);
+    case DG_DIM_INPUT: return c->arch == DG_ARCH_EAGLE3 ? 2 * hidden : hidden;
+    case DG_DIM_TARGET_HIDDEN: return c->target_hidden_size ? c->target_hidden_size : hidden;
     }
     return 0;
 }
 
-static int net_of(const dg_config *c) { return c->arch == DG_ARCH_DFLASH ? DG_NET_DFLASH : DG_NET_TARGET; }
+int dg_bind_net(const dg_config *c) {
+    return c->arch == DG_ARCH_EAGLE3 ? DG_NET_EAGLE3 : c->arch == DG_ARCH_DFLASH ? DG_NET_DFLASH : DG_NET_TARGET;
+}
 
 static bool required(const dg_bind_row *row, const dg_config *c) {
     switch (row->need) {
@@ -78,12 +90,14 @@ static bool required(const dg_bind_row *row, const dg_config *c) {
     case DG_NEED_QK_NORM: return c->qk_norm;
     case DG_NEED_QKV_BIAS: return c->qkv_bias;
     case DG_NEED_O_BIAS: return c->o_bias;
+    case DG_NEED_NORM_BEFORE_FC: return c->norm_before_fc;
     case DG_NEED_NEVER: return false;
     }
     return false;
 }
 
-/* Safetensors names may stand under "model." (causal LM classes) or not (DFlash). */
+/* Safetensors names may stand under "model." (causal LM classes) or not (drafters); the one layer of an EAGLE-3 head
+ * is "midlayer" or layer 0. */
 static const dg_file_tensor *find(const dg_file *f, const dg_bind_row *row, int32_t layer,
                                   char name[NAME_MAX_LEN]) {
     const bool gguf = f->container == DG_CONTAINER_GGUF;
@@ -94,6 +108,11 @@ static const dg_file_tensor *find(const dg_file *f, const dg_bind_row *row, int3
     if (row->is_layer) snprintf(where, sizeof where, gguf ? "blk.%d." : "layers.%d.", layer);
     if (!gguf) {
         snprintf(name, NAME_MAX_LEN, "model.%s%s", where, leaf);
+        const dg_file_tensor *t = dg_file_find(f, name);
+        if (t) return t;
+    }
+    if (!gguf && row->is_layer && (row->nets & DG_NET_EAGLE3) && layer == 0) {
+        snprintf(name, NAME_MAX_LEN, "midlayer.%s", leaf);
         const dg_file_tensor *t = dg_file_find(f, name);
         if (t) return t;
     }
@@ -157,16 +176,28 @@ static dg_status check_unknown(const dg_file *f, const dg_config *c) {
         for (size_t g = 0; g < sizeof ignored / sizeof *ignored && !known; g++)
             known = strstr(t->name, ignored[g]) != NULL;
         for (size_t r = 0; r < N_ROW && !known; r++) {
-            if (!(table[r].nets & net_of(c))) continue;
+            if (!(table[r].nets & dg_bind_net(c))) continue;
             char name[NAME_MAX_LEN];
             for (int32_t l = 0; l < (table[r].is_layer ? c->n_layer : 1) && !known; l++)
                 known = find(f, &table[r], l, name) == t;
         }
         DG_CHECK(known, DG_ERR_UNSUPPORTED,
                  "%s: tensor %s is not part of a %s network as dgraft knows it (%d layers; llama, mistral, qwen2, "
-                 "qwen3, dflash)",
+                 "qwen3, dflash, eagle3)",
                  f->path, t->name, c->arch_name, c->n_layer);
     }
+    return DG_OK;
+}
+
+/* What depends on several rows: a tied head, norms for every feature layer. */
+static dg_status settle(const dg_file *f, const dg_config *c, dg_weights *w) {
+    if (!w->head.data && c->tied) w->head = w->embed;
+    DG_CHECK(w->head.data || dg_arch_is_drafter(c->arch), DG_ERR_FORMAT,
+             "%s: tensor %s is missing and tie_word_embeddings is false", f->path,
+             f->container == DG_CONTAINER_GGUF ? "output.weight" : "lm_head.weight");
+    for (int32_t i = 0; c->fc_norm && i < c->n_tap; i++)
+        DG_CHECK(w->fc_norm[i].data, DG_ERR_FORMAT, "%s: tensor fc_norm.%d.weight is missing (architecture %s)", f->path, i,
+                 c->arch_name);
     return DG_OK;
 }
 
@@ -178,7 +209,7 @@ dg_status dg_bind(const dg_file *f, const dg_config *c, dg_weights *out) {
     DG_CHECK(w.layer, DG_ERR_MEMORY, "%s: no memory for %d layers", f->path, c->n_layer);
     for (size_t r = 0; r < N_ROW && st == DG_OK; r++) {
         const dg_bind_row *row = &table[r];
-        if (!(row->nets & net_of(c))) continue;
+        if (!(row->nets & dg_bind_net(c))) continue;
         if (!row->is_layer) {
             st = bind_row(f, c, row, 0, &w, &n_bound);
             continue;
@@ -186,13 +217,7 @@ dg_status dg_bind(const dg_file *f, const dg_config *c, dg_weights *out) {
         for (int32_t l = 0; l < c->n_layer && st == DG_OK; l++) st = bind_row(f, c, row, l, &w.layer[l], &n_bound);
     }
     if (st == DG_OK && n_bound < f->n_tensor) st = check_unknown(f, c);
-    if (st == DG_OK && c->arch != DG_ARCH_DFLASH && !w.head.data) {
-        if (c->tied)
-            w.head = w.embed;
-        else
-            st = dg_fail(DG_ERR_FORMAT, "%s: tensor %s is missing and tie_word_embeddings is false", f->path,
-                         f->container == DG_CONTAINER_GGUF ? "output.weight" : "lm_head.weight");
-    }
+    if (st == DG_OK) st = settle(f, c, &w);
     if (st != DG_OK) {
         dg_mem_free(w.layer);
         return st;

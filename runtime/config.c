@@ -1,15 +1,16 @@
 /* The network's shape: what both readers share, and the rope frequencies. Knows of tensor names only those
- * that tell a relative of a supported architecture from the real thing. */
+ * that tell a relative of a supported architecture from the real thing, or complete an EAGLE-3 head's file. */
 #include "runtime/config.h"
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #include "runtime/config_read.h"
 
-#define SUPPORTED "supported: llama, mistral, qwen2 and qwen3 targets, dflash drafters"
+#define SUPPORTED "supported: llama, mistral, qwen2 and qwen3 targets, dflash and eagle3 drafters"
 #define FIELD(m)  offsetof(dg_config, m)
 
 enum { HEAD_DIM_MAX = 1 << 12 };
@@ -26,7 +27,7 @@ const dg_config_field dg_config_fields[DG_CONFIG_FIELDS] = {
 };
 
 const char *dg_arch_name(dg_arch arch) {
-    static const char *const name[] = {"llama", "qwen2", "qwen3", "mistral", "dflash"};
+    static const char *const name[] = {"llama", "qwen2", "qwen3", "mistral", "dflash", "eagle3"};
     return (unsigned)arch < sizeof name / sizeof *name ? name[arch] : "unknown";
 }
 
@@ -42,7 +43,7 @@ static const struct {
     {"domino", "a Domino drafter: GRU head"},
     {"laguna", "a Laguna drafter: gated attention, a norm for each feature layer"},
     {"mimo", "a MiMo model: attention sinks, partial rotary embedding"},
-    {"eagle3", "an EAGLE-3 head"},
+    {"peagle", "a P-EAGLE head: several tokens a pass"},
     {"eagle", "an EAGLE head"},
     {"moe", "mixture of experts"},
     {"mixtral", "mixture of experts"},
@@ -96,7 +97,6 @@ static const struct {
     {".g_proj.", "a Laguna drafter"},
     {"attention_sink", "a MiMo drafter"},
     {"attn_sinks.", "a MiMo drafter"},
-    {"midlayer.", "an EAGLE-3 head"},
     {".experts.", "mixture of experts"},
     {"_exps.", "mixture of experts"},
 };
@@ -109,7 +109,7 @@ dg_status dg_config_check_tensors(const dg_file *f, const dg_config *c) {
                 strncat(shown, f->tensor[k].name, sizeof shown - strlen(shown) - 1);
                 return dg_config_lacks(f->path, foreign[i].what, shown);
             }
-    if (c->arch != DG_ARCH_DFLASH && dg_file_find(f, "fc.weight"))
+    if (!dg_arch_is_drafter(c->arch) && dg_file_find(f, "fc.weight"))
         return dg_config_lacks(f->path, "an EAGLE head", "tensor fc.weight");
     return DG_OK;
 }
@@ -142,10 +142,58 @@ dg_status dg_config_add_stop(const char *path, dg_config *c, int64_t id) {
     return DG_OK;
 }
 
-static dg_status finish_dflash(const char *path, const dg_config *c) {
-    if (c->arch != DG_ARCH_DFLASH) return DG_OK;
+/* ---- EAGLE-3: what only the tensors tell ------------------------------------------------------ */
+
+/* Tensor of the head's one layer, in whatever layout; names as after "layers.N." and "blk.N.". */
+static const dg_file_tensor *find_mid(const dg_file *f, const char *hf, const char *gguf) {
+    const char *const prefix[] = {"midlayer.", "layers.0.", "model.layers.0."};
+    char name[96];
+    for (size_t i = 0; f->container != DG_CONTAINER_GGUF && i < sizeof prefix / sizeof *prefix; i++) {
+        snprintf(name, sizeof name, "%s%s", prefix[i], hf);
+        const dg_file_tensor *t = dg_file_find(f, name);
+        if (t) return t;
+    }
+    snprintf(name, sizeof name, "blk.0.%s", gguf);
+    return dg_file_find(f, name);
+}
+
+/* The width of fc tells how many feature layers there are when no list does, and the query projection the size
+ * of a head: configurations leave it out or contradict it. */
+static dg_status eagle3_shapes(const dg_file *f, dg_config *c) {
+    const dg_file_tensor *fc = dg_file_find(f, "fc.weight");
+    const dg_file_tensor *q = find_mid(f, "self_attn.q_proj.weight", "attn_q.weight");
+    if (!c->target_hidden_size) c->target_hidden_size = c->hidden_size;
+    if (q && q->n_dim == 2 && q->dim[0] % c->n_head == 0 && q->dim[0] / c->n_head <= HEAD_DIM_MAX)
+        c->head_dim = (int32_t)(q->dim[0] / c->n_head);
+    if (find_mid(f, "self_attn.q_norm.weight", "attn_q_norm.weight")) c->qk_norm = true;
+    if (dg_file_find(f, "input_norm.weight") || dg_file_find(f, "enc.output_norm.weight")) c->norm_before_fc = true;
+    if (dg_file_find(f, "fc_norm.0.weight")) c->fc_norm = true;
+    if (c->n_tap) return DG_OK;
+    c->tap_default = true;
+    c->n_tap = 3;
+    DG_CHECK(!fc || fc->n_dim != 2 || fc->dim[1] == 3 * (int64_t)c->target_hidden_size, DG_ERR_FORMAT,
+             "%s: the file names no feature layers: expected an fc.weight for three of %d, found %lld columns", f->path,
+             c->target_hidden_size, (long long)fc->dim[1]);
+    return DG_OK;
+}
+
+static dg_status finish_eagle3(const char *path, const dg_config *c) {
+    if (c->arch != DG_ARCH_EAGLE3) return DG_OK;
+    if (c->n_layer != 1) return dg_config_lacks(path, "an EAGLE-3 head of several layers", "num_hidden_layers");
+    DG_CHECK(!c->fc_norm || !c->norm_before_fc, DG_ERR_FORMAT, "%s: fc_norm and norm_before_fc exclude each other", path);
+    DG_CHECK(!c->fc_norm || c->n_tap <= DG_MAX_FC_NORMS, DG_ERR_UNSUPPORTED,
+             "%s: fc_norm: expected at most %d feature layers, found %d", path, DG_MAX_FC_NORMS, c->n_tap);
+    DG_CHECK(c->draft_vocab_size <= c->vocab_size, DG_ERR_FORMAT,
+             "%s: draft_vocab_size: expected at most the vocabulary's %d, found %d", path, c->vocab_size,
+             c->draft_vocab_size);
+    return DG_OK;
+}
+
+static dg_status finish_drafter(const char *path, const dg_config *c) {
+    if (!dg_arch_is_drafter(c->arch)) return DG_OK;
+    DG_TRY(finish_eagle3(path, c));
     DG_CHECK(c->n_tap > 0, DG_ERR_FORMAT, "%s: expected at least one feature layer, found none", path);
-    for (int32_t i = 0; i < c->n_tap; i++) {
+    for (int32_t i = 0; i < c->n_tap && !c->tap_default; i++) {
         DG_CHECK(i == 0 || c->tap[i] > c->tap[i - 1], DG_ERR_FORMAT,
                  "%s: feature layers: expected them in ascending order, found %d after %d", path, c->tap[i],
                  c->tap[i ? i - 1 : 0]);
@@ -177,7 +225,7 @@ dg_status dg_config_finish(const char *path, dg_config *c) {
     DG_CHECK(c->bos < c->vocab_size, DG_ERR_FORMAT,
              "%s: begin-of-text id: expected less than the vocabulary's %d, found %d", path, c->vocab_size,
              c->bos);
-    return finish_dflash(path, c);
+    return finish_drafter(path, c);
 }
 
 dg_status dg_config_read(const dg_file *f, dg_config *out) {
@@ -185,6 +233,7 @@ dg_status dg_config_read(const dg_file *f, dg_config *out) {
     dg_config_init(&c);
     DG_TRY(f->container == DG_CONTAINER_GGUF ? dg_config_read_gguf(f, &c) : dg_config_read_hf(f, &c));
     DG_TRY(dg_config_check_tensors(f, &c));
+    if (c.arch == DG_ARCH_EAGLE3) DG_TRY(eagle3_shapes(f, &c));
     DG_TRY(dg_config_finish(f->path, &c));
     *out = c;
     return DG_OK;

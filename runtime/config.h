@@ -5,14 +5,15 @@
 
 #include "runtime/file.h"
 
-enum { DG_MAX_LAYERS = 512, DG_MAX_TAPS = 32, DG_MAX_STOPS = 16 };
+enum { DG_MAX_LAYERS = 512, DG_MAX_TAPS = 32, DG_MAX_FC_NORMS = 5, DG_MAX_STOPS = 16 };
 
 typedef enum dg_arch {
     DG_ARCH_LLAMA,   /* llama, smollm2 and kin */
     DG_ARCH_QWEN2,   /* q, k, v biases */
     DG_ARCH_QWEN3,   /* q/k norm, free head_dim */
     DG_ARCH_MISTRAL, /* llama with sliding window on every layer */
-    DG_ARCH_DFLASH   /* DFlash drafter, a Qwen3-style body */
+    DG_ARCH_DFLASH,  /* DFlash drafter, a Qwen3-style body */
+    DG_ARCH_EAGLE3   /* EAGLE-3 head: one layer over embedding and hidden side by side */
 } dg_arch;
 
 typedef enum dg_rope_scaling {
@@ -47,7 +48,7 @@ typedef struct dg_config {
     int32_t n_stop;
     int32_t bos; /* -1: none */
 
-    /* DFlash (arch == DG_ARCH_DFLASH) */
+    /* drafters (DG_ARCH_DFLASH, DG_ARCH_EAGLE3) */
     int32_t block_size;    /* root included */
     int32_t mask_token_id; /* -1: absent */
     int32_t tap[DG_MAX_TAPS]; /* feature layers: the OUTPUT of target layer tap[i], ascending as in the file */
@@ -57,11 +58,20 @@ typedef struct dg_config {
     int32_t draft_vocab_size;    /* rows of an own lm_head; 0: the target's vocabulary */
     int32_t target_hidden_size;  /* 0: hidden_size */
     float embedding_scale, output_multiplier, logit_softcap; /* 1, 1, 0 by default */
+
+    /* EAGLE-3; target_hidden_size is always set */
+    bool tap_default;          /* the file names no feature layers: n_tap of them by the target's depth, tap is 0 */
+    bool norm_before_residual; /* the residual is the normed hidden, not the raw one */
+    bool norm_before_fc;       /* one norm over the concatenated features (input_norm) */
+    bool fc_norm;              /* a norm for the features of each layer */
+    bool feed_normed;          /* what the next step reads is the hidden after the final norm */
 } dg_config;
 
+static inline bool dg_arch_is_drafter(dg_arch arch) { return arch == DG_ARCH_DFLASH || arch == DG_ARCH_EAGLE3; }
+
 /* Reads the configuration of f. An architecture that is not supported is named in an UNSUPPORTED failure
- * together with those that are (MoE and hybrid ones too, and DFlash relatives: DFlash 2, DSpark, Domino and
- * so on, each with the missing piece). FORMAT for missing, mistyped, absurd or contradictory fields. On success
+ * together with those that are (MoE and hybrid ones too, and relatives of the drafters: DFlash 2, DSpark,
+ * EAGLE-1 and so on, each with the missing piece). FORMAT for missing, mistyped, absurd or contradictory fields. On success
  * every field is set and every size is positive and small enough that products of two fit int64. */
 dg_status dg_config_read(const dg_file *f, dg_config *out);
 

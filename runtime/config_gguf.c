@@ -104,7 +104,7 @@ static dg_status check_scales(const source *s, const dg_config *c) {
                         : c->output_multiplier != 1 ? "logit_scale"
                         : c->logit_softcap != 0     ? "final_logit_softcapping"
                                                     : NULL;
-    if (c->arch == DG_ARCH_DFLASH || !shown) return DG_OK;
+    if (c->arch == DG_ARCH_DFLASH || !shown) return DG_OK; /* dflash.c says so itself */
     return dg_config_lacks(s->f->path, "a scaled embedding or output", shown);
 }
 
@@ -118,7 +118,8 @@ static dg_status read_arch(const dg_file *f, dg_config *c) {
         DG_FAIL(DG_ERR_FORMAT, "%s: key general.architecture: expected a string, found nothing", f->path);
     }
     snprintf(c->arch_name, sizeof c->arch_name, "%.*s", (int)(name.len < 63 ? name.len : 63), name.ptr);
-    static const dg_arch known[] = {DG_ARCH_LLAMA, DG_ARCH_QWEN2, DG_ARCH_QWEN3, DG_ARCH_DFLASH};
+    static const dg_arch known[] = {DG_ARCH_LLAMA, DG_ARCH_QWEN2, DG_ARCH_QWEN3, DG_ARCH_DFLASH,
+                                    DG_ARCH_EAGLE3};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strcmp(c->arch_name, dg_arch_name(known[i])) != 0) continue;
         c->arch = known[i];
@@ -230,7 +231,7 @@ static dg_status read_rope(const source *s, dg_config *c) {
     key_of(s, "rope.scaling.type", key);
     dg_meta_str(s->f, key, &type, &st);
     DG_TRY(st);
-    c->rope_interleaved = c->arch == DG_ARCH_LLAMA;
+    c->rope_interleaved = c->arch == DG_ARCH_LLAMA || c->arch == DG_ARCH_EAGLE3;
     if (type.len == 4 && memcmp(type.ptr, "none", 4) == 0) return read_freqs(s, c);
 
     const bool yarn = type.len == 4 && memcmp(type.ptr, "yarn", 4) == 0;
@@ -275,18 +276,10 @@ static dg_status read_windows(const source *s, dg_config *c) {
     return DG_OK;
 }
 
-/* ---- DFlash ----------------------------------------------------------------------------------- */
+/* ---- drafters --------------------------------------------------------------------------------- */
 
-static dg_status read_mask(const source *s, dg_config *c) {
-    dg_status st = DG_OK;
-    uint64_t id;
-    if (dg_meta_u64(s->f, "tokenizer.ggml.mask_token_id", &id, &st))
-        c->mask_token_id = id > INT32_MAX ? INT32_MAX : (int32_t)id;
-    DG_TRY(st);
-    return get_int(s, "mask_token_id", 0, INT32_MAX, &c->mask_token_id);
-}
-
-static dg_status read_dflash(const source *s, dg_config *c) {
+/* What both kinds say alike. */
+static dg_status read_features(const source *s, dg_config *c) {
     const dg_meta *taps = find(s, "target_layers");
     const dg_file_tensor *head = dg_file_find(s->f, "output.weight");
     if (!taps || !taps->is_array || !is_int(taps) || taps->n < 1 || taps->n > DG_MAX_TAPS)
@@ -298,11 +291,30 @@ static dg_status read_dflash(const source *s, dg_config *c) {
         c->tap[i] = (int32_t)id - 1;
     }
     c->n_tap = (int32_t)taps->n;
+    if (head && head->n_dim == 2 && head->dim[0] <= INT32_MAX) c->draft_vocab_size = (int32_t)head->dim[0];
+    return get_int(s, "target_hidden_size", 1, 1 << 20, &c->target_hidden_size);
+}
+
+static dg_status read_eagle3(const source *s, dg_config *c) {
+    DG_TRY(get_bool(s, "norm_before_residual", &c->norm_before_residual));
+    DG_TRY(get_bool(s, "norm_before_fc", &c->norm_before_fc));
+    return read_features(s, c);
+}
+
+static dg_status read_mask(const source *s, dg_config *c) {
+    dg_status st = DG_OK;
+    uint64_t id;
+    if (dg_meta_u64(s->f, "tokenizer.ggml.mask_token_id", &id, &st))
+        c->mask_token_id = id > INT32_MAX ? INT32_MAX : (int32_t)id;
+    DG_TRY(st);
+    return get_int(s, "mask_token_id", 0, INT32_MAX, &c->mask_token_id);
+}
+
+static dg_status read_dflash(const source *s, dg_config *c) {
+    DG_TRY(read_features(s, c));
     c->block_size = 16;
     DG_TRY(get_int(s, "block_size", 2, DG_TREE_MAX, &c->block_size));
     DG_TRY(read_mask(s, c));
-    DG_TRY(get_int(s, "target_hidden_size", 1, 1 << 20, &c->target_hidden_size));
-    if (head && head->n_dim == 2) c->draft_vocab_size = (int32_t)head->dim[0];
 
     bool all = false;
     const bool told = find(s, "attention.causal") != NULL;
@@ -323,9 +335,10 @@ dg_status dg_config_read_gguf(const dg_file *f, dg_config *c) {
     c->qk_norm = c->arch == DG_ARCH_QWEN3 || c->arch == DG_ARCH_DFLASH;
     c->qkv_bias = c->arch == DG_ARCH_QWEN2 || dg_file_find(f, "blk.0.attn_q.bias");
     c->o_bias = dg_file_find(f, "blk.0.attn_output.bias") != NULL;
-    c->tied = c->arch != DG_ARCH_DFLASH && !dg_file_find(f, "output.weight");
+    c->tied = !dg_arch_is_drafter(c->arch) && !dg_file_find(f, "output.weight");
     DG_TRY(read_rope(&s, c));
     DG_TRY(read_windows(&s, c));
     DG_TRY(read_ids(&s, c));
+    if (c->arch == DG_ARCH_EAGLE3) return read_eagle3(&s, c);
     return c->arch == DG_ARCH_DFLASH ? read_dflash(&s, c) : DG_OK;
 }

@@ -1,5 +1,5 @@
 /* config.json of Hugging Face directories, in the spelling of transformers 4 and 5, of z-lab's DFlash
- * drafters and of speculators exports. Keys that would change the mathematics and are not understood are
+ * drafters, of EAGLE-3 heads (SafeAILab, SpecForge, AngelSlim, ModelOpt) and of speculators exports. Keys that would change the mathematics and are not understood are
  * refused. */
 #include <math.h>
 #include <stdio.h>
@@ -108,7 +108,6 @@ static const foreign_key body_keys[] = {
     {"attention_multiplier", "a scaled attention", 1},
     {"no_rope_layers", "layers without rotary embedding", 0},
     {"attention_chunk_size", "chunked attention", 0},
-    {"draft_vocab_size", "an EAGLE-3 head", 0},
 };
 
 /* Of a DFlash drafter's relatives; looked for in dflash_config and at the top. */
@@ -129,6 +128,14 @@ static const foreign_key draft_keys[] = {
     {"backbone_rotary_base", "a MiMo drafter", 0},
     {"partial_rotary_factor", "a partial rotary embedding", 1},
     {"quantization_config", "a quantised Hugging Face checkpoint", 0},
+};
+
+/* Of an EAGLE-3 head's relatives; looked for in eagle_config and at the top. */
+static const foreign_key eagle_keys[] = {
+    {"parallel_draft_step", "a P-EAGLE head: several tokens a pass", 1},
+    {"use_mtp_layernorm", "a head with MTP norms", 0},
+    {"kv_lora_rank", "latent attention", 0},
+    {"eagle_decoder_type", "an EAGLE head with another decoder", 0},
 };
 
 /* ---- fields that all share -------------------------------------------------------------------- */
@@ -278,14 +285,14 @@ static dg_status read_layer_types(const source *s, const dg_config *c, bool *sli
  * by layer_types or from max_window_layers on; llama never. A drafter's layer_types need no switch. */
 static dg_status read_windows(const source *s, dg_config *c) {
     bool sliding[DG_MAX_LAYERS] = {false}, typed, use = c->arch == DG_ARCH_MISTRAL;
-    const bool qwen = c->arch == DG_ARCH_QWEN2 || c->arch == DG_ARCH_QWEN3 || c->arch == DG_ARCH_DFLASH;
+    const bool draft = dg_arch_is_drafter(c->arch), qwen = c->arch == DG_ARCH_QWEN2 || c->arch == DG_ARCH_QWEN3 || draft;
     int32_t window = 0, first = 28;
     DG_TRY(read_layer_types(s, c, sliding, &typed));
     DG_TRY(get_int(s, "sliding_window", 0, INT32_MAX, &window));
     if (qwen) {
         DG_TRY(get_bool(s, "use_sliding_window", &use));
         DG_TRY(get_int(s, "max_window_layers", 0, INT32_MAX, &first));
-        if (c->arch == DG_ARCH_DFLASH && typed) use = true;
+        if (draft && typed) use = true;
     }
     if (!json_object_get(s->obj, "sliding_window") && use)
         window = 4096; /* the classes' default; null is none */
@@ -374,25 +381,72 @@ static dg_status read_dflash(const source *top, dg_config *c) {
     return read_causal(&nested, top, c);
 }
 
-/* speculators: the body under transformer_layer_config, and feature layers counted as inputs, so one more
- * than the layer whose output they are. */
-static dg_status read_speculators(const source *top, dg_config *c) {
-    const char *type = "";
-    source body = {0};
-    DG_TRY(get_string(top, "speculators_model_type", &type));
-    if (strcmp(type, "dflash") != 0) return dg_config_refuse(top->path, type);
-    DG_TRY(get_object(top, "transformer_layer_config", "config.json: transformer_layer_config.", &body));
-    if (!body.obj) return mistyped(top, "transformer_layer_config", "an object", NULL);
-    c->arch = DG_ARCH_DFLASH;
-    c->qk_norm = true;
-    strcpy(c->arch_name, "DFlashSpeculator");
-    DG_TRY(check_foreign(top, draft_keys, sizeof draft_keys / sizeof *draft_keys));
-    DG_TRY(read_sizes(&body, c));
-    DG_TRY(get_bool(&body, "attention_bias", &c->qkv_bias));
-    c->o_bias = c->qkv_bias;
-    DG_TRY(read_rope(&body, c));
-    DG_TRY(read_windows(&body, c));
+/* ---- EAGLE-3 ---------------------------------------------------------------------------------- */
 
+/* A list of feature layers counts a layer by its output ([1, ...]: SpecForge, AngelSlim, ModelOpt) or by its input
+ * ([2, ...], one more: speculators, vLLM, some of the former). The first id tells; `inputs`: known to be the latter. */
+static dg_status read_aux_layers(const source *s, bool inputs, dg_config *c) {
+    static const char *const key[] = {"eagle_aux_hidden_state_layer_ids", "aux_hidden_states_layer_ids",
+                                      "aux_hidden_state_layer_ids"};
+    for (size_t i = 0; i < sizeof key / sizeof *key; i++) {
+        const json_t *list = field(s, key[i]);
+        if (!list) continue;
+        const bool outputs = !inputs && json_integer_value(json_array_get(list, 0)) == 1;
+        return read_taps(s, key[i], outputs ? 0 : -1, c);
+    }
+    return DG_OK;
+}
+
+static dg_status need_true(const source *s, const char *key, const char *what) {
+    bool v = true;
+    char shown[128];
+    DG_TRY(get_bool(s, key, &v));
+    if (v) return DG_OK;
+    snprintf(shown, sizeof shown, "%s%s", s->place, key);
+    return dg_config_lacks(s->path, what, shown);
+}
+
+/* Keys that stand at the top or in eagle_config. norm_output has two meanings: for speculators, and in eagle_config,
+ * which speculators reads the same way, it feeds the normed hidden back; at the top of a SpecForge file it is
+ * whether the head sees the final norm at all, which it does by default. */
+static dg_status read_eagle3(const source *top, bool speculators, dg_config *c) {
+    source nested = {0};
+    DG_TRY(get_object(top, "eagle_config", "config.json: eagle_config.", &nested));
+    const source *const part[] = {&nested, top};
+    for (int i = 0; i < 2; i++) {
+        if (!part[i]->obj) continue;
+        DG_TRY(check_foreign(part[i], eagle_keys, sizeof eagle_keys / sizeof *eagle_keys));
+        DG_TRY(need_true(part[i], "use_aux_hidden_state", "a head on the last layer's features alone (EAGLE-1)"));
+        DG_TRY(need_true(part[i], "use_input_layernorm_in_first_layer", "a head without input norm"));
+        DG_TRY(need_true(part[i], "use_last_layernorm", "a head without final norm"));
+        DG_TRY(get_bool(part[i], "norm_before_residual", &c->norm_before_residual));
+        DG_TRY(get_bool(part[i], "norm_before_fc", &c->norm_before_fc));
+        DG_TRY(get_bool(part[i], "fc_norm", &c->fc_norm));
+        DG_TRY(get_int(part[i], "draft_vocab_size", 1, INT32_MAX, &c->draft_vocab_size));
+        DG_TRY(get_int(part[i], "target_hidden_size", 1, 1 << 20, &c->target_hidden_size));
+        if (!c->n_tap) DG_TRY(read_aux_layers(part[i], speculators, c));
+        if (part[i] == top && !speculators)
+            DG_TRY(need_true(top, "norm_output", "a head without final norm"));
+        else
+            DG_TRY(get_bool(part[i], "norm_output", &c->feed_normed));
+    }
+    return DG_OK;
+}
+
+/* Told by the class, by the size of a draft vocabulary, or by the name of the one layer; the model_type is that of
+ * any body. */
+static bool is_eagle3(const dg_file *f, const char *cls) {
+    if (cls && (strcasestr(cls, "eagle3") || strcasestr(cls, "dflash"))) return strcasestr(cls, "eagle3") != NULL;
+    if (!json_is_null(json_object_get(f->config, "draft_vocab_size")) && json_object_get(f->config, "draft_vocab_size"))
+        return true;
+    for (size_t i = 0; i < f->n_tensor; i++)
+        if (strncmp(f->tensor[i].name, "midlayer.", 9) == 0) return true;
+    return false;
+}
+
+/* ---- speculators ------------------------------------------------------------------------------ */
+
+static dg_status speculators_dflash(const source *top, dg_config *c) {
     bool non_causal = false;
     c->block_size = 8;
     DG_TRY(get_bool(top, "sliding_window_non_causal", &non_causal));
@@ -404,9 +458,35 @@ static dg_status read_speculators(const source *top, dg_config *c) {
     return read_taps(top, "aux_hidden_state_layer_ids", -1, c);
 }
 
+/* The body under transformer_layer_config, and feature layers counted as inputs, so one more than the layer whose
+ * output they are. */
+static dg_status read_speculators(const source *top, dg_config *c) {
+    const char *type = "";
+    source body = {0};
+    DG_TRY(get_string(top, "speculators_model_type", &type));
+    const bool eagle3 = strcmp(type, "eagle3") == 0;
+    if (!eagle3 && strcmp(type, "dflash") != 0) return dg_config_refuse(top->path, type);
+    DG_TRY(get_object(top, "transformer_layer_config", "config.json: transformer_layer_config.", &body));
+    if (!body.obj) return mistyped(top, "transformer_layer_config", "an object", NULL);
+    c->arch = eagle3 ? DG_ARCH_EAGLE3 : DG_ARCH_DFLASH;
+    c->qk_norm = !eagle3; /* an EAGLE-3 head has it or not, as its tensors say */
+    strcpy(c->arch_name, eagle3 ? "Eagle3Speculator" : "DFlashSpeculator");
+    if (eagle3)
+        DG_TRY(check_foreign(&body, body_keys, sizeof body_keys / sizeof *body_keys));
+    else
+        DG_TRY(check_foreign(top, draft_keys, sizeof draft_keys / sizeof *draft_keys));
+    DG_TRY(read_sizes(&body, c));
+    DG_TRY(get_bool(&body, "attention_bias", &c->qkv_bias));
+    c->o_bias = c->qkv_bias;
+    if (eagle3) DG_TRY(get_bool(&body, "tie_word_embeddings", &c->tied));
+    DG_TRY(read_rope(&body, c));
+    DG_TRY(read_windows(&body, c));
+    return eagle3 ? read_eagle3(top, true, c) : speculators_dflash(top, c);
+}
+
 /* ---- the whole -------------------------------------------------------------------------------- */
 
-static dg_status read_arch(const source *s, dg_config *c) {
+static dg_status read_arch(const source *s, const dg_file *f, dg_config *c) {
     static const struct {
         const char *name;
         dg_arch arch;
@@ -427,6 +507,11 @@ static dg_status read_arch(const source *s, dg_config *c) {
         c->arch = DG_ARCH_DFLASH;
         return DG_OK;
     }
+    if (is_eagle3(f, cls)) {
+        c->arch = DG_ARCH_EAGLE3;
+        snprintf(c->arch_name, sizeof c->arch_name, "EAGLE-3 head");
+        return DG_OK;
+    }
     /* a class of another network may borrow a body's model_type: the class has to name that body */
     const bool plain = !cls || strstr(cls, "ForCausalLM");
     if (!plain || (cls && strcasestr(cls, "eagle"))) return dg_config_refuse(s->path, cls);
@@ -438,8 +523,8 @@ static dg_status read_arch(const source *s, dg_config *c) {
     return dg_config_refuse(s->path, type ? type : cls);
 }
 
-static dg_status read_body(const source *s, dg_config *c) {
-    DG_TRY(read_arch(s, c));
+static dg_status read_body(const source *s, const dg_file *f, dg_config *c) {
+    DG_TRY(read_arch(s, f, c));
     if (c->arch != DG_ARCH_DFLASH) DG_TRY(check_foreign(s, body_keys, sizeof body_keys / sizeof *body_keys));
     DG_TRY(read_sizes(s, c));
     c->qk_norm = c->arch == DG_ARCH_QWEN3 || c->arch == DG_ARCH_DFLASH;
@@ -452,6 +537,7 @@ static dg_status read_body(const source *s, dg_config *c) {
     if (c->arch != DG_ARCH_DFLASH) DG_TRY(get_bool(s, "tie_word_embeddings", &c->tied));
     DG_TRY(read_rope(s, c));
     DG_TRY(read_windows(s, c));
+    if (c->arch == DG_ARCH_EAGLE3) return read_eagle3(s, false, c);
     return c->arch == DG_ARCH_DFLASH ? read_dflash(s, c) : DG_OK;
 }
 
@@ -459,7 +545,7 @@ dg_status dg_config_read_hf(const dg_file *f, dg_config *c) {
     DG_CHECK(f->config, DG_ERR_FORMAT, "%s: expected a config.json beside it, found none", f->path);
     const source s = {f->path, "config.json: ", f->config};
     const source g = {f->path, "generation_config.json: ", f->generation};
-    DG_TRY(field(&s, "speculators_model_type") ? read_speculators(&s, c) : read_body(&s, c));
+    DG_TRY(field(&s, "speculators_model_type") ? read_speculators(&s, c) : read_body(&s, f, c));
     DG_TRY(get_int(&s, "bos_token_id", -1, INT32_MAX, &c->bos));
     DG_TRY(read_stops(&s, c));
     return f->generation ? read_stops(&g, c) : DG_OK;

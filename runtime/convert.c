@@ -157,7 +157,7 @@ static void add_row(dg_job *j, const dg_bind_row *row, int32_t layer, const dg_m
 static dg_status list_renamed(dg_job *j) {
     size_t n_row;
     const dg_bind_row *row = dg_bind_table(&n_row);
-    const int net = j->config.arch == DG_ARCH_DFLASH ? DG_NET_DFLASH : DG_NET_TARGET;
+    const int net = dg_bind_net(&j->config);
     const size_t cap = n_row * (size_t)(j->config.n_layer + 1);
     j->item = dg_mem_calloc(cap, sizeof *j->item);
     DG_CHECK(j->item, DG_ERR_MEMORY, "%s: no memory for %zu tensors", j->in, cap);
@@ -203,6 +203,7 @@ static dg_status choose_order(dg_job *j) {
 static dg_status prepare(dg_job *j) {
     const bool same = j->gguf == (j->file->container == DG_CONTAINER_GGUF);
     DG_TRY(dg_config_read(j->file, &j->config));
+    DG_CHECK(j->config.arch != DG_ARCH_EAGLE3, DG_ERR_UNSUPPORTED, "%s: an EAGLE-3 head cannot be converted", j->in);
     DG_TRY(dg_bind(j->file, &j->config, &j->weights));
     if (!same) {
         DG_TRY(choose_order(j));

@@ -9,6 +9,18 @@
 #include "runtime/mem.h"
 #include "runtime/tree.h"
 
+/* What a drafter scored in its last propose, in order of creation, parents first: for calibration, traces and tests.
+ * Valid until its next propose. */
+typedef struct dg_candidates {
+    int32_t n;
+    const int32_t *token;
+    const int32_t *parent; /* index; -1: the root */
+    const float *score;    /* log-probability of the path */
+    int32_t width;         /* the first pass scored `width` of them, every later one width * width */
+    int32_t passes;
+    int32_t stopped;       /* the checkpoint (passes behind the first) at which a gate stopped drafting; -1: none did */
+} dg_candidates;
+
 /* What a forward pass committed. Valid during observe only. */
 typedef struct dg_outcome {
     int32_t n;            /* committed rows (>= 0) */
@@ -50,12 +62,18 @@ typedef struct dg_drafter_ops {
     void (*close)(dg_drafter *d);
     /* Mapped weight bytes and bytes of KV cache among what layout takes, for the plan. NULL: none. */
     void (*memory)(const dg_drafter *d, uint64_t *weights, uint64_t *kv);
+    /* NULL: it has none to show. */
+    void (*candidates)(const dg_drafter *d, dg_candidates *out);
+    /* Its row at a position depends on the token after it (EAGLE-3): when the text is cut or goes on differently, the
+     * session lets it observe the last row it keeps once more. */
+    bool reads_next;
 } dg_drafter_ops;
 
 /* First member of every drafter's own struct. */
 struct dg_drafter {
     const dg_drafter_ops *ops;
     const dg_drafter_env *env; /* a copy that lives with the session */
+    int32_t passes;            /* of its network in the last propose; set by it, for the statistics */
 };
 
 /* All built-in drafters; drafters.c is the only file that names them. */

@@ -3,9 +3,9 @@
 
 #include "runtime/drafter.h"
 
-extern const dg_drafter_ops dg_dflash, dg_ngram, dg_pld;
+extern const dg_drafter_ops dg_dflash, dg_eagle3, dg_ngram, dg_pld;
 
-static const dg_drafter_ops *const drafter[] = {&dg_dflash, &dg_ngram, &dg_pld};
+static const dg_drafter_ops *const drafter[] = {&dg_dflash, &dg_eagle3, &dg_ngram, &dg_pld};
 
 static const dg_mode mode[] = {
     {"plain", "", "the target alone", 0},
@@ -14,6 +14,8 @@ static const dg_mode mode[] = {
     {"dflash", "dflash:{dflash}", "DFlash block as one chain (the original)", 15},
     {"ddtree", "dflash:{dflash},tree=1", "DFlash marginals as a best-first tree (DDTree)", 15},
     {"ddtree60", "dflash:{dflash},tree=1", "the same with 60 nodes", 60},
+    {"eagle3", "eagle3:{eagle3}", "EAGLE-3 dynamic tree, depth 8, top-k 10, 60 nodes", 60},
+    {"eagle3-chain", "eagle3:{eagle3},topk=1", "EAGLE-3 as a chain of 7", 7},
     {"ngram-dflash", "ngram dflash:{dflash}", "suffix matches first, the DFlash chain fills the rest of the tree", 15},
 };
 

@@ -11,6 +11,7 @@ void dg_work_layout(dg_work *w, const dg_config *c, int32_t cap, dg_arena *dev) 
     } part[] = {{&w->x, c->hidden_size}, {&w->y, c->hidden_size}, {&w->q, q},
                 {&w->k, kv},             {&w->v, kv},             {&w->att, q},
                 {&w->gate, c->intermediate_size}, {&w->up, c->intermediate_size}, {&w->rope, c->head_dim}};
+    w->in = (dg_mat){0};
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
         *part[i].m = dg_mat_make(dg_arena_take(dev, (size_t)cap, sizeof(float) * (size_t)part[i].cols), DG_F32, cap,
                                  part[i].cols);
@@ -18,7 +19,7 @@ void dg_work_layout(dg_work *w, const dg_config *c, int32_t cap, dg_arena *dev) 
 
 dg_work dg_work_rows(const dg_work *w, int32_t n) {
     dg_work r = *w;
-    dg_mat *const part[] = {&r.x, &r.y, &r.q, &r.k, &r.v, &r.att, &r.gate, &r.up, &r.rope};
+    dg_mat *const part[] = {&r.x, &r.y, &r.in, &r.q, &r.k, &r.v, &r.att, &r.gate, &r.up, &r.rope};
     for (size_t i = 0; i < sizeof part / sizeof *part; i++) part[i]->rows = n;
     return r;
 }
@@ -31,10 +32,11 @@ static dg_mat heads(dg_mat m, int32_t head_dim) {
 static void attention_half(dg_backend *be, const dg_config *c, const dg_layer *layer, int32_t l, const dg_batch *b,
                            const dg_work *w, int mask) {
     const dg_ops *op = be->ops;
-    op->rms_norm(be, w->y, w->x, layer->attn_norm, c->rms_norm_eps);
-    op->matmul(be, w->q, w->y, layer->wq, layer->bq, false);
-    op->matmul(be, w->k, w->y, layer->wk, layer->bk, false);
-    op->matmul(be, w->v, w->y, layer->wv, layer->bv, false);
+    const dg_mat in = w->in.data ? w->in : w->y;
+    if (!w->in.data) op->rms_norm(be, w->y, w->x, layer->attn_norm, c->rms_norm_eps);
+    op->matmul(be, w->q, in, layer->wq, layer->bq, false);
+    op->matmul(be, w->k, in, layer->wk, layer->bk, false);
+    op->matmul(be, w->v, in, layer->wv, layer->bv, false);
     if (layer->q_norm.data)
         op->rms_norm(be, heads(w->q, c->head_dim), heads(w->q, c->head_dim), layer->q_norm, c->rms_norm_eps);
     if (layer->k_norm.data)

@@ -11,6 +11,8 @@
 typedef struct dg_work {
     dg_mat x;             /* [n, hidden] the residual stream */
     dg_mat y;             /* [n, hidden] a normed copy */
+    dg_mat in;            /* [n, cols of wq] what q, k and v are projected from, normed already: EAGLE-3's embedding and
+                             hidden side by side; data NULL (as laid out): x under the layer's own norm */
     dg_mat q, k, v, att;  /* [n, H*hd] [n, G*hd] [n, G*hd] [n, H*hd] */
     dg_mat gate, up;      /* [n, ffn] */
     dg_mat rope;          /* [n, hd] cos | sin of the rows' positions */
@@ -27,8 +29,9 @@ dg_work dg_work_rows(const dg_work *w, int32_t n);
 void dg_layer_forward(dg_backend *be, const dg_config *c, const dg_layer *layer, int32_t l, const dg_batch *b,
                       const dg_work *w, int mask);
 
-/* K and V of the rows c_rows[n, hidden], which are not normed again, into rows row0.. of layer l of kv: what DFlash
- * does with projected target features (dflash.py: context K/V enter without the layer's input norm). */
+/* K and V of the rows c_rows[n, cols of wk], which are not normed again, into rows row0.. of layer l of kv: what DFlash
+ * does with projected target features (dflash.py: context K/V enter without the layer's input norm), and EAGLE-3 with all
+ * but the last of the committed rows. */
 void dg_layer_store(dg_backend *be, const dg_config *c, const dg_layer *layer, int32_t l, dg_kv *kv, int32_t row0,
                     dg_mat c_rows, const dg_work *w);
 

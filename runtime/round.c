@@ -25,8 +25,9 @@ static dg_status propose(dg_session *s) {
     const int32_t budget = round_budget(s);
     for (int32_t i = 0; i < s->n_slot && budget > 0; i++) {
         dg_drafter *d = s->slot[i].drafter;
-        if (s->slot[i].n_tap && s->tree.n <= budget) s->stats.drafter_passes++;
+        d->passes = 0;
         DG_TRY(d->ops->propose(d, &s->tree, budget));
+        s->stats.drafter_passes += (uint64_t)d->passes;
         assert(s->tree.n <= budget + 1);
     }
     s->stats.draft_seconds += dg_now() - start;
@@ -217,7 +218,9 @@ dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n) {
     const double start = dg_now();
     int32_t same = 0;
     while (same < s->n_token && same < (int32_t)n && s->token[same] == tokens[same]) same++;
-    const int32_t keep = min32(min32(same, s->kv.len), (int32_t)n - 1);
+    int32_t keep = min32(min32(same, s->kv.len), (int32_t)n - 1);
+    /* a drafter that reads ahead knows the last kept row with the token that followed it then */
+    if (s->reads_next && keep > 0 && (keep < s->kv.len || same == keep)) keep--;
     if (keep < s->kv.len) {
         dg_kv_truncate(&s->kv, keep);
         for (int32_t i = 0; i < s->n_slot; i++) s->slot[i].drafter->ops->rewind(s->slot[i].drafter, keep);

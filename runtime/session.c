@@ -112,6 +112,7 @@ static dg_status open_drafter(dg_session *s, const dg_draft *draft) {
                                  .source = s->n_slot + 1};
     DG_TRY(ops->open(&slot->env, &slot->drafter));
     s->n_slot++;
+    s->reads_next |= ops->reads_next;
     slot->n_tap = ops->taps ? ops->taps(slot->drafter, &slot->tap_layer) : 0;
     for (int32_t t = 0; t < slot->n_tap; t++) {
         DG_CHECK(s->n_tap < DG_MAX_TAPS, DG_ERR_UNSUPPORTED, "more than %d feature layers", DG_MAX_TAPS);

@@ -30,6 +30,7 @@ struct dg_session {
 
     dg_slot slot[DG_MAX_DRAFTERS];
     int32_t n_slot;
+    bool reads_next; /* some drafter's rows depend on the token after them */
     int32_t tap_layer[DG_MAX_TAPS]; /* union of the drafters' feature layers, ascending */
     dg_mat feature[DG_MAX_TAPS];    /* device [chunk, hidden] each */
     int32_t n_tap;

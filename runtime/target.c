@@ -170,8 +170,8 @@ static dg_status model_open(dg_model *m, const char *path) {
     dg_status st = dg_config_read(f, &c);
     dg_file_close(f);
     DG_TRY(st);
-    DG_CHECK(c.arch != DG_ARCH_DFLASH, DG_ERR_ARGUMENT, "%s is a DFlash drafter, not a target; use it with --draft dflash:%s",
-             path, path);
+    DG_CHECK(!dg_arch_is_drafter(c.arch), DG_ERR_ARGUMENT, "%s is a%s, not a target; use it with --draft %s:%s", path,
+             c.arch == DG_ARCH_DFLASH ? " DFlash drafter" : "n EAGLE-3 head", dg_arch_name(c.arch), path);
     DG_TRY(open_backend(m, &c));
     DG_TRY(dg_net_open(m->be, path, &m->net));
     DG_TRY(count_types(m));

@@ -11,6 +11,7 @@ typedef struct writer {
     json_t *header;
     float *data;
     size_t n, cap;
+    size_t spare; /* bytes at the end that belong to no tensor */
     uint64_t seed;
 } writer;
 
@@ -124,7 +125,119 @@ static void write_json(const char *dir, const char *leaf, json_t *j) {
     json_decref(j);
 }
 
+/* Writes and ends w. */
+static void write_weights(const char *dir, writer *w) {
+    char *text = json_dumps(w->header, JSON_COMPACT);
+    size_t len = strlen(text), padded = (len + 7) / 8 * 8;
+    text = realloc(text, padded + 1);
+    memset(text + len, ' ', padded - len);
+    write_file(dir, "model.safetensors", text, padded, w->data, w->n * sizeof(float) - w->spare);
+    json_decref(w->header);
+    free(text), free(w->data);
+}
+
+/* ---- EAGLE-3 ---------------------------------------------------------------------------------- */
+
+/* n elements of another type than f32. Tensors leave no holes: what is not a multiple of 4 bytes long comes last. */
+static void put_raw(writer *w, const char *name, const char *type, const void *data, size_t n, size_t size) {
+    const size_t words = (n * size + 3) / 4, at = w->n;
+    json_object_set_new(w->header, name,
+                        json_pack("{s:s,s:[I],s:[I,I]}", "dtype", type, "shape", (json_int_t)n, "data_offsets",
+                                  (json_int_t)(at * 4), (json_int_t)(at * 4 + n * size)));
+    while (w->n + words > w->cap) w->data = realloc(w->data, (w->cap = 2 * w->cap + words) * sizeof(float));
+    memcpy(w->data + at, data, n * size);
+    w->n += words;
+    w->spare = words * 4 - n * size;
+}
+
+static void put_d2t(writer *w, const fixture_head *head) {
+    int64_t d2t[FIXTURE_DRAFT_VOCAB];
+    for (int i = 0; i < FIXTURE_DRAFT_VOCAB; i++) d2t[i] = i + 1;
+    d2t[FIXTURE_DRAFT_VOCAB - 1] += head->bad_d2t;
+    put_raw(w, "d2t", "I64", d2t, FIXTURE_DRAFT_VOCAB, 8);
+}
+
+static void put_t2d(writer *w, const fixture_head *head) {
+    uint8_t t2d[FIXTURE_VOCAB] = {0};
+    for (int i = 0; i < FIXTURE_DRAFT_VOCAB; i++) t2d[2 * i + 1] = 1;
+    t2d[2 * FIXTURE_DRAFT_VOCAB - 1] ^= (uint8_t)head->bad_t2d;
+    put_raw(w, "t2d", "BOOL", t2d, FIXTURE_VOCAB, 1);
+}
+
+static void put_head_layer(writer *w, const fixture_head *head, int hidden) {
+    const struct {
+        const char *name;
+        int rows, cols;
+        float scale, offset;
+    } part[] = {{"input_layernorm.weight", 0, hidden, 0.3f, 1},
+                {"hidden_norm.weight", 0, hidden, 0.3f, 1},
+                {"self_attn.q_proj.weight", HEADS * HEAD, 2 * hidden, 0.4f, 0},
+                {"self_attn.k_proj.weight", KV * HEAD, 2 * hidden, 0.4f, 0},
+                {"self_attn.v_proj.weight", KV * HEAD, 2 * hidden, 0.4f, 0},
+                {"self_attn.o_proj.weight", hidden, HEADS * HEAD, 0.3f, 0},
+                {"post_attention_layernorm.weight", 0, hidden, 0.3f, 1},
+                {"mlp.gate_proj.weight", FIXTURE_HEAD_FFN, hidden, 0.4f, 0},
+                {"mlp.up_proj.weight", FIXTURE_HEAD_FFN, hidden, 0.4f, 0},
+                {"mlp.down_proj.weight", hidden, FIXTURE_HEAD_FFN, 0.3f, 0},
+                {"self_attn.q_norm.weight", 0, HEAD, 0.3f, 1},
+                {"self_attn.k_norm.weight", 0, HEAD, 0.3f, 1}};
+    for (size_t i = 0; i < sizeof part / sizeof *part - (head->qk_norm ? 0 : 2); i++) {
+        char name[128];
+        snprintf(name, sizeof name, "%s.%s", head->speculators ? "layers.0" : "midlayer", part[i].name);
+        put(w, name, part[i].rows, part[i].cols, part[i].scale, part[i].offset);
+    }
+}
+
+static json_t *head_config(const fixture_head *head, int hidden, int target_hidden) {
+    json_t *body = json_pack("{s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:f,s:b}", "model_type", head->qk_norm ? "qwen3" : "llama",
+                             "vocab_size", FIXTURE_VOCAB, "hidden_size", hidden, "num_hidden_layers", 1, "num_attention_heads",
+                             HEADS, "num_key_value_heads", KV, "intermediate_size", FIXTURE_HEAD_FFN, "max_position_embeddings",
+                             FIXTURE_CONTEXT, "rms_norm_eps", 1e-5, "rope_theta", 5000.0, "tie_word_embeddings", 0);
+    json_t *top = head->speculators ? json_object() : body;
+    json_object_set_new(top, "architectures", json_pack("[s]", head->speculators ? "Eagle3Speculator" : "LlamaForCausalLMEagle3"));
+    if (head->speculators) {
+        json_object_set_new(top, "speculators_model_type", json_string("eagle3"));
+        json_object_set_new(top, "transformer_layer_config", body);
+    }
+    json_object_set_new(top, "draft_vocab_size", json_integer(head->whole_vocabulary ? FIXTURE_VOCAB : FIXTURE_DRAFT_VOCAB));
+    if (target_hidden != hidden) json_object_set_new(top, "target_hidden_size", json_integer(target_hidden));
+    json_object_set_new(top, "eagle_aux_hidden_state_layer_ids",
+                        json_loads(head->layers ? head->layers : head->speculators ? "[2,3,4]" : "[1,2,3]", JSON_DECODE_ANY, NULL));
+    json_object_set_new(top, "norm_before_residual", json_boolean(head->norm_before_residual));
+    json_object_set_new(top, "norm_before_fc", json_boolean(head->norm_before_fc));
+    json_object_set_new(top, "fc_norm", json_boolean(head->fc_norm));
+    if (head->speculators) json_object_set_new(top, "norm_output", json_boolean(head->norm_output));
+    return top;
+}
+
+const char *fixture_eagle3(const char *dir, const fixture_head *head) {
+    const int hidden = head->hidden ? head->hidden : FIXTURE_HIDDEN;
+    const int target_hidden = head->target_hidden ? head->target_hidden : FIXTURE_HIDDEN;
+    mkdir(dir, 0777);
+    writer w = {.header = json_object(), .seed = 4321};
+    if (!head->whole_vocabulary) put_d2t(&w, head); /* first, where int64 is aligned */
+    put(&w, "fc.weight", hidden, 3 * target_hidden, 0.3f, 0);
+    if (head->fc_bias) put(&w, "fc.bias", 0, hidden, 1, 0);
+    if (head->norm_before_fc) put(&w, "input_norm.weight", 0, 3 * target_hidden, 0.3f, 1);
+    for (int i = 0; i < 3 && head->fc_norm; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "fc_norm.%d.weight", i);
+        put(&w, name, 0, target_hidden, 0.3f, 1);
+    }
+    put_head_layer(&w, head, hidden);
+    put(&w, "norm.weight", 0, hidden, 0.3f, 1);
+    if (head->embedding) put(&w, "embed_tokens.weight", FIXTURE_VOCAB, hidden, 1, 0);
+    if (!head->no_head) put(&w, "lm_head.weight", head->whole_vocabulary ? FIXTURE_VOCAB : FIXTURE_DRAFT_VOCAB, hidden, 1, 0);
+    if (!head->whole_vocabulary) put_t2d(&w, head);
+    write_weights(dir, &w);
+    write_json(dir, "config.json", head_config(head, hidden, target_hidden));
+    return dir;
+}
+
+/* ---- the others ------------------------------------------------------------------------------- */
+
 const char *fixture_model(const char *dir, fixture_kind kind) {
+    if (kind == FIXTURE_EAGLE3) return fixture_eagle3(dir, &(fixture_head){0});
     mkdir(dir, 0777);
     writer w = {.header = json_object(), .seed = 1234u + (unsigned)kind};
     const char *prefix = kind == FIXTURE_DFLASH ? "" : "model.";
@@ -139,14 +252,8 @@ const char *fixture_model(const char *dir, fixture_kind kind) {
     }
     for (int l = 0; l < (kind == FIXTURE_DFLASH ? 2 : FIXTURE_LAYERS); l++)
         put_layer(&w, prefix, l, kind != FIXTURE_LLAMA);
-    char *text = json_dumps(w.header, JSON_COMPACT);
-    size_t len = strlen(text), padded = (len + 7) / 8 * 8;
-    text = realloc(text, padded + 1);
-    memset(text + len, ' ', padded - len);
-    write_file(dir, "model.safetensors", text, padded, w.data, w.n * sizeof(float));
+    write_weights(dir, &w);
     write_json(dir, "config.json", config_of(kind));
     if (kind != FIXTURE_DFLASH) write_json(dir, "tokenizer.json", tokenizer_of());
-    json_decref(w.header);
-    free(text), free(w.data);
     return dir;
 }

@@ -327,9 +327,9 @@ static void test_refused(void **state) {
         {"{\"model_type\":\"mamba2\"}", "mamba2 (recurrent"},
         {"{\"model_type\":\"gemma2\"}", "architecture gemma2 is not supported; supported: llama, mistral"},
         {"{\"architectures\":[\"LlamaForSequenceClassification\"]}", "LlamaForSequenceClassification"},
-        {"{\"architectures\":[\"LlamaForCausalLMEagle3\"]}", "EAGLE-3 head"},
-        {"{\"draft_vocab_size\":500}", "an EAGLE-3 head (config.json: draft_vocab_size)"},
-        {"{\"speculators_model_type\":\"eagle3\"}", "EAGLE-3 head"},
+        {"{\"architectures\":[\"LlamaForCausalLMEagle\"]}", "EAGLE head"},
+        {"{\"speculators_model_type\":\"eagle\"}", "EAGLE head"},
+        {"{\"speculators_model_type\":\"peagle\"}", "P-EAGLE head"},
         {"{\"architectures\":[\"DFlash2DraftModel\"]}", "candidate_selector"},
         {"{\"architectures\":[\"DSparkDraftModel\"]}", "DSpark drafter"},
         {"{\"architectures\":[\"LagunaDFlashDraftModel\"]}", "Laguna drafter"},
@@ -512,8 +512,129 @@ static void test_speculators(void **state) {
                 "transformer_layer_config: expected an object, found nothing");
 }
 
+/* ---- EAGLE-3 ---------------------------------------------------------------------------------- */
+
+#define HEAD BODY_OF("1")
+#define BODY_OF(layers)                                                                                      \
+    "\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":96,\"num_hidden_layers\":" layers         \
+    ",\"num_attention_heads\":6,\"num_key_value_heads\":2,\"intermediate_size\":200,"                         \
+    "\"max_position_embeddings\":512"
+static const char eagle[] = "{\"architectures\":[\"LlamaForCausalLM\"],\"draft_vocab_size\":300," HEAD "}";
+
+static void test_eagle3(void **state) {
+    (void)state;
+    dg_config c;
+    check_ok(read_both(eagle, "{}", NULL, &c)); /* SafeAILab: told by the draft vocabulary */
+    assert_int_equal(c.arch, DG_ARCH_EAGLE3);
+    assert_int_equal(c.draft_vocab_size, 300);
+    assert_int_equal(c.target_hidden_size, 96);
+    assert_int_equal(c.head_dim, 16);
+    assert_int_equal(c.n_tap, 3);
+    assert_true(c.rope_theta == 10000 && c.tap_default && !c.qk_norm && !c.rope_interleaved && !c.tied);
+    assert_false(c.norm_before_residual || c.norm_before_fc || c.fc_norm || c.feed_normed);
+    check_ok(read_both(eagle, "{\"target_hidden_size\":160,\"norm_output\":true}", NULL, &c));
+    assert_int_equal(c.target_hidden_size, 160);
+    assert_false(c.feed_normed); /* SpecForge: the head sees the final norm */
+    check_ok(read_both(eagle,
+                       "{\"draft_vocab_size\":null,\"architectures\":[\"Qwen3ForCausalLMEagle3\"],"
+                       "\"model_type\":\"qwen3\",\"attention_bias\":true}",
+                       NULL, &c));
+    assert_int_equal(c.arch, DG_ARCH_EAGLE3);
+    assert_true(c.draft_vocab_size == 0 && c.qkv_bias && c.o_bias && !c.qk_norm);
+}
+
+static void test_eagle3_layers(void **state) {
+    (void)state;
+    static const struct {
+        const char *more;
+        int tap[3];
+    } want[] = {
+        {"{\"eagle_aux_hidden_state_layer_ids\":[1,14,27]}", {1, 14, 27}},
+        {"{\"eagle_aux_hidden_state_layer_ids\":[2,15,28]}", {1, 14, 27}},
+        {"{\"aux_hidden_states_layer_ids\":[1,2,3]}", {1, 2, 3}},
+        {"{\"eagle_config\":{\"eagle_aux_hidden_state_layer_ids\":[24,30,36],\"norm_before_fc\":true}}", {23, 29, 35}},
+        {"{\"eagle_config\":{\"eagle_aux_hidden_state_layer_ids\":[1,17,33],\"use_aux_hidden_state\":true}}", {1, 17, 33}}};
+    dg_config c;
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        check_ok(read_both(eagle, want[i].more, NULL, &c));
+        assert_int_equal(c.n_tap, 3);
+        assert_false(c.tap_default);
+        for (int t = 0; t < 3; t++) assert_int_equal(c.tap[t], want[i].tap[t]);
+        assert_int_equal(c.norm_before_fc, i == 3);
+    }
+}
+
+static void test_eagle3_speculators(void **state) {
+    (void)state;
+    const char *base = "{\"speculators_model_type\":\"eagle3\",\"architectures\":[\"Eagle3Speculator\"],"
+                       "\"transformer_layer_config\":{" HEAD ",\"head_dim\":80,\"rope_theta\":5e5},"
+                       "\"draft_vocab_size\":300,\"eagle_aux_hidden_state_layer_ids\":[1,15,28],"
+                       "\"norm_before_residual\":true,\"norm_output\":true,\"fc_norm\":true}";
+    dg_config c;
+    check_ok(read_both(base, "{}", NULL, &c));
+    assert_int_equal(c.arch, DG_ARCH_EAGLE3);
+    assert_int_equal(c.tap[0], 0); /* always counted as inputs */
+    assert_int_equal(c.tap[2], 27);
+    assert_int_equal(c.draft_vocab_size, 300);
+    assert_true(c.norm_before_residual && c.feed_normed && c.fc_norm && c.rope_theta == 5e5f);
+    check_ok(read_both(base, "{\"eagle_aux_hidden_state_layer_ids\":null}", NULL, &c));
+    assert_true(c.tap_default && c.n_tap == 3);
+    check_fails(read_both(base, "{\"norm_before_fc\":true}", NULL, &c), DG_ERR_FORMAT, "exclude each other");
+    check_fails(read_both(base, "{\"eagle_aux_hidden_state_layer_ids\":[0,4]}", NULL, &c), DG_ERR_FORMAT, "1 to 512");
+}
+
+/* What only the tensors tell: how wide fc is, the size of a head, norms on q and k; and that it is one at all. */
+static void test_eagle3_tensors(void **state) {
+    (void)state;
+    dg_file_tensor t[] = {{.name = "fc.weight", .n_dim = 2, .dim = {96, 3 * 96}},
+                          {.name = "fc_norm.0.weight", .n_dim = 1, .dim = {96}},
+                          {.name = "midlayer.self_attn.q_norm.weight", .n_dim = 1, .dim = {32}},
+                          {.name = "midlayer.self_attn.q_proj.weight", .n_dim = 2, .dim = {6 * 32, 192}}};
+    dg_file f = {.path = "m", .container = DG_CONTAINER_SAFETENSORS, .tensor = t, .n_tensor = sizeof t / sizeof *t};
+    dg_config c;
+    check_ok(dg_json_parse("c", eagle, strlen(eagle), &f.config));
+    json_object_del(f.config, "draft_vocab_size");
+    json_object_set_new(f.config, "head_dim", json_integer(80)); /* as one published file has it */
+    check_ok(dg_config_read(&f, &c));
+    assert_int_equal(c.arch, DG_ARCH_EAGLE3);
+    assert_int_equal(c.head_dim, 32);
+    assert_true(c.qk_norm && c.fc_norm);
+    t[0].dim[1] = 5 * 96;
+    check_fails(dg_config_read(&f, &c), DG_ERR_FORMAT, "expected an fc.weight for three of 96, found 480 columns");
+    json_decref(f.config);
+}
+
+static void test_eagle3_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *more;
+        dg_status code;
+        const char *part;
+    } bad[] = {{"{\"num_hidden_layers\":2}", DG_ERR_UNSUPPORTED, "several layers"},
+               {"{\"draft_vocab_size\":1001}", DG_ERR_FORMAT, "draft_vocab_size: expected at most the vocabulary's 1000"},
+               {"{\"draft_vocab_size\":\"all\"}", DG_ERR_FORMAT, "draft_vocab_size: expected an integer"},
+               {"{\"norm_output\":false}", DG_ERR_UNSUPPORTED, "without final norm (config.json: norm_output)"},
+               {"{\"kv_lora_rank\":512}", DG_ERR_UNSUPPORTED, "latent attention"},
+               {"{\"num_experts\":4}", DG_ERR_UNSUPPORTED, "mixture of experts"},
+               {"{\"eagle_config\":[]}", DG_ERR_FORMAT, "eagle_config: expected an object"},
+               {"{\"eagle_config\":{\"use_aux_hidden_state\":false}}", DG_ERR_UNSUPPORTED, "EAGLE-1"},
+               {"{\"eagle_config\":{\"use_last_layernorm\":false}}", DG_ERR_UNSUPPORTED, "without final norm"},
+               {"{\"eagle_config\":{\"use_input_layernorm_in_first_layer\":false}}", DG_ERR_UNSUPPORTED, "without input norm"},
+               {"{\"eagle_config\":{\"parallel_draft_step\":2}}", DG_ERR_UNSUPPORTED, "P-EAGLE"},
+               {"{\"eagle_config\":{\"use_mtp_layernorm\":true}}", DG_ERR_UNSUPPORTED, "MTP norms"},
+               {"{\"eagle_aux_hidden_state_layer_ids\":[2,2,4]}", DG_ERR_FORMAT, "ascending order"},
+               {"{\"eagle_aux_hidden_state_layer_ids\":[0,2,4]}", DG_ERR_FORMAT, "from 1 to 512"},
+               {"{\"eagle_aux_hidden_state_layer_ids\":7}", DG_ERR_FORMAT, "expected an array of layer ids"}};
+    dg_config c;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        check_fails(read_both(eagle, bad[i].more, NULL, &c), bad[i].code, bad[i].part);
+}
+
 int main(void) {
     const struct CMUnitTest t[] = {
+        cmocka_unit_test(test_eagle3),          cmocka_unit_test(test_eagle3_layers),
+        cmocka_unit_test(test_eagle3_speculators), cmocka_unit_test(test_eagle3_tensors),
+        cmocka_unit_test(test_eagle3_refused),
         cmocka_unit_test(test_plain),           cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_rope_spellings),  cmocka_unit_test(test_yarn),
         cmocka_unit_test(test_rope_numbers),    cmocka_unit_test(test_windows),

@@ -254,7 +254,7 @@ static void test_refused(void **state) {
     static const char *const arch[][2] = {{"qwen3moe", "mixture of experts"},
                                           {"qwen35", "hybrid"},
                                           {"lfm2", "convolution"},
-                                          {"eagle3", "EAGLE-3 head"},
+                                          {"eagle", "EAGLE head"},
                                           {"dflash-draft", "dialect"},
                                           {"gemma3", "gemma3 is not supported"},
                                           {"LLAMA", "LLAMA is not supported"}};
@@ -330,6 +330,39 @@ static void test_dflash(void **state) {
     check_fails(finish(&c), DG_ERR_UNSUPPORTED, "DFlash 2 drafter (tensor selector_predecessor.weight)");
 }
 
+static void test_eagle3(void **state) {
+    (void)state;
+    dg_config c;
+    const int layers[] = {2, 4, 5}, zero[] = {0, 4};
+    start("eagle3", "block_count");
+    key_u32("eagle3.block_count", 1);
+    key_ints("eagle3.target_layers", GGUF_I32, 4, 3, layers);
+    key_u32("eagle3.target_hidden_size", 64);
+    key_bool("eagle3.norm_before_residual", true);
+    key_bool("eagle3.norm_before_fc", true);
+    tensor("output.weight", 96, 2, 96 * 2);
+    tensor("blk.0.attn_q.weight", 4, 6 * 8, 4 * 6 * 8);
+    check_ok(finish(&c));
+    assert_int_equal(c.arch, DG_ARCH_EAGLE3);
+    for (int i = 0; i < 3; i++) assert_int_equal(c.tap[i], layers[i] - 1);
+    assert_int_equal(c.n_tap, 3);
+    assert_int_equal(c.target_hidden_size, 64);
+    assert_int_equal(c.draft_vocab_size, 2);
+    assert_int_equal(c.head_dim, 8);
+    assert_true(c.norm_before_residual && c.norm_before_fc && c.rope_interleaved && !c.qk_norm && !c.tap_default && !c.tied);
+
+    start("eagle3", NULL);
+    key_ints("eagle3.target_layers", GGUF_I32, 4, 3, layers);
+    check_fails(finish(&c), DG_ERR_UNSUPPORTED, "several layers");
+    start("eagle3", "block_count");
+    key_u32("eagle3.block_count", 1);
+    check_fails(finish(&c), DG_ERR_FORMAT, "target_layers");
+    start("eagle3", "block_count");
+    key_u32("eagle3.block_count", 1);
+    key_ints("eagle3.target_layers", GGUF_I32, 4, 2, zero);
+    check_fails(finish(&c), DG_ERR_FORMAT, "target_layers: expected numbers from 1 to 512");
+}
+
 static int setup(void **state) {
     (void)state;
     static char d[128];
@@ -352,6 +385,7 @@ int main(void) {
                                    cmocka_unit_test(test_rope),
                                    cmocka_unit_test(test_missing),
                                    cmocka_unit_test(test_refused),
-                                   cmocka_unit_test(test_dflash)};
+                                   cmocka_unit_test(test_dflash),
+                                   cmocka_unit_test(test_eagle3)};
     return cmocka_run_group_tests_name("config of gguf", t, setup, teardown);
 }

@@ -5,16 +5,18 @@
 #include "runtime/session.h"
 #include "tests/fixture.h"
 
-static char dir[3][256];
+static char dir[FIXTURE_KINDS][256];
 
 static dg_status whole_life(int target) {
     static const int32_t prompt[6] = {40, 71, 96, 101, 13, 96};
     dg_model *m = NULL;
     dg_session *s = NULL;
     DG_TRY(dg_model_open(dir[target], &(dg_model_options){.threads = 2}, &m));
-    const dg_draft draft[3] = {{"ngram", NULL, NULL}, {"dflash", dir[2], "tree=1"}, {"pld", NULL, NULL}};
+    const dg_draft /* few nodes each, so that all have a turn */
+        draft[4] = {{"ngram", NULL, NULL}, {"eagle3", dir[3], "depth=1,topk=2"}, {"dflash", dir[2], "tree=1,width=1"},
+                    {"pld", NULL, NULL}};
     const char *const stop[1] = {"zzz"};
-    const dg_session_options o = {.context = 64, .draft = draft, .n_draft = 3, .stop = stop, .n_stop = 1};
+    const dg_session_options o = {.context = 64, .draft = draft, .n_draft = 4, .stop = stop, .n_stop = 1};
     dg_memory_plan plan;
     dg_status st = dg_session_plan(m, &o, &plan);
     if (st == DG_OK) st = dg_session_create(m, &o, &s);
@@ -55,7 +57,7 @@ static void test_qwen3(void **state) { (void)state, try_all(1); }
 
 int main(void) {
     const char *tmp = test_tmpdir();
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < FIXTURE_KINDS; i++) {
         snprintf(dir[i], sizeof dir[i], "%s/%d", tmp, i);
         fixture_model(dir[i], (fixture_kind)i);
     }

@@ -7,11 +7,12 @@
 #include "tests/fixture.h"
 #include "tests/toy_drafters.h"
 
-enum { MAX_BATCH = 8, MAX_ARMS = 10 };
+enum { MAX_BATCH = 8, MAX_ARMS = 13 };
 
 typedef struct grid {
     const char *model;      /* path */
     const char *dflash;     /* path, NULL: none */
+    const char *eagle3;     /* likewise */
     int32_t vocab, prompt_len, n_new;
     int32_t threads[2], batch[3], budget[4];
     float temperature[3];
@@ -106,6 +107,12 @@ static int list_arms(const grid *g, arm *a) {
         a[n++] = (arm){"dflash tree", {{"dflash", g->dflash, "tree=1"}}, 1};
         a[n++] = (arm){"ngram + dflash tree", {{"ngram", NULL, NULL}, {"dflash", g->dflash, "tree=1,chain=3"}}, 2};
     }
+    if (g->eagle3) {
+        a[n++] = (arm){"eagle3 chain", {{"eagle3", g->eagle3, "topk=1"}}, 1};
+        a[n++] = (arm){"eagle3 tree", {{"eagle3", g->eagle3, NULL}}, 1};
+        a[n++] = (arm){"ngram + gated eagle3 tree",
+                       {{"ngram", NULL, NULL}, {"eagle3", g->eagle3, "depth=5,topk=4,gate0=0.2,gate1=0.1,keep0=2"}}, 2};
+    }
     if (g->toys) {
         a[n++] = (arm){"oracle", {{"oracle", NULL, NULL}}, 1};
         a[n++] = (arm){"liar", {{"liar", NULL, NULL}}, 1};
@@ -171,12 +178,12 @@ static const grid tiny = {.vocab = FIXTURE_VOCAB, .prompt_len = 14, .n_new = 28,
                           .budget = {1, 7, 15, 60}, .temperature = {0, 0.7f, 1.3f}, .n_threads = 2, .n_batch = 3,
                           .n_budget = 4, .n_temperature = 3, .n_seed = 3, .toys = true};
 
-static char dir[3][256];
+static char dir[FIXTURE_KINDS][256];
 
 static void test_fixture_llama(void **state) {
     (void)state;
     grid g = tiny;
-    g.model = dir[0], g.dflash = dir[2];
+    g.model = dir[0], g.dflash = dir[2], g.eagle3 = dir[3];
     run_grid(&g);
     assert_true(n_accepted > 1000);
 }
@@ -184,7 +191,7 @@ static void test_fixture_llama(void **state) {
 static void test_fixture_qwen3(void **state) {
     (void)state;
     grid g = tiny;
-    g.model = dir[1], g.dflash = dir[2];
+    g.model = dir[1], g.dflash = dir[2], g.eagle3 = dir[3];
     g.n_seed = 1;
     run_grid(&g);
 }
@@ -200,6 +207,21 @@ static void test_golden_drafters(void **state) {
         snprintf(drafter, sizeof drafter, "%s", golden_path("dflash/%s", name[i]));
         grid g = tiny;
         g.model = model, g.dflash = drafter, g.vocab = 316, g.n_seed = 1, g.toys = false;
+        g.threads[0] = 2, g.n_threads = 1;
+        run_grid(&g);
+    }
+}
+
+static void test_golden_heads(void **state) {
+    (void)state;
+    if (!golden_have("eagle3/head-llama/config.json")) skip();
+    const char *const name[] = {"head-llama", "head-qwen3"};
+    for (int i = 0; i < 2; i++) {
+        char model[512], head[512];
+        snprintf(model, sizeof model, "%s", golden_path("eagle3/%s", i ? "target-qwen3" : "target-llama"));
+        snprintf(head, sizeof head, "%s", golden_path("eagle3/%s", name[i]));
+        grid g = tiny;
+        g.model = model, g.eagle3 = head, g.vocab = 316, g.n_seed = 1, g.toys = false;
         g.threads[0] = 2, g.n_threads = 1;
         run_grid(&g);
     }
@@ -259,13 +281,14 @@ static int report(void **state) {
 
 int main(void) {
     const char *tmp = test_tmpdir();
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < FIXTURE_KINDS; i++) {
         snprintf(dir[i], sizeof dir[i], "%s/%d", tmp, i);
         fixture_model(dir[i], (fixture_kind)i);
     }
     toy_drafters_register();
     const struct CMUnitTest t[] = {cmocka_unit_test(test_fixture_llama), cmocka_unit_test(test_fixture_qwen3),
-                                   cmocka_unit_test(test_golden_drafters), cmocka_unit_test(test_smollm2),
+                                   cmocka_unit_test(test_golden_drafters), cmocka_unit_test(test_golden_heads),
+                                   cmocka_unit_test(test_smollm2),
                                    cmocka_unit_test(test_broken_kernel_is_noticed)};
     return cmocka_run_group_tests_name("lossless", t, NULL, report);
 }

@@ -176,10 +176,7 @@ static void test_refused(void **state) {
     check_refused("dflash/df2-b8", "candidate_selector");
     check_refused("target/qwen3moe", "mixture of experts");
     check_refused("target/qwen3moe-mixed", "mixture of experts");
-    check_refused("eagle3/head-llama", "EAGLE-3 head");
-    check_refused("eagle3/head-qwen3", "EAGLE-3 head");
     check_refused("gguf/models/target-qwen3moe.q8_0.gguf", "mixture of experts");
-    check_refused("gguf/models/eagle3-head-llama.f16.gguf", "EAGLE-3 head");
     /* the tensors alone give DFlash 2 away */
     dg_file *f;
     dg_config c;
@@ -188,6 +185,41 @@ static void test_refused(void **state) {
     f->config = golden_json("dflash/d2-b16/config.json");
     check_fails(dg_config_read(f, &c), DG_ERR_UNSUPPORTED, "tensor candidate_selector.");
     dg_file_close(f);
+}
+
+/* EAGLE-3 heads, and what llama.cpp's converter makes of them: the boundaries written out, rows for interleaved rope. */
+static void test_heads(void **state) {
+    (void)state;
+    if (!have) skip();
+    static const struct {
+        const char *hf, *gguf;
+        int tap[3]; /* outputs: one less than the boundaries */
+    } head[] = {{"head-llama", "eagle3-head-llama.f32.gguf", {1, 3, 4}},
+                {"head-llama", "eagle3-head-llama.f16.gguf", {1, 3, 4}},
+                {"head-qwen3", "eagle3-head-qwen3.f16.gguf", {1, 2, 3}},
+                {"head-llama-weak", NULL, {0}}};
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++) {
+        dg_config h, g;
+        char part[96];
+        snprintf(part, sizeof part, "eagle3/%s", head[i].hf);
+        dg_file *f = read_file(part, &h);
+        assert_int_equal(h.arch, DG_ARCH_EAGLE3);
+        assert_int_equal(h.draft_vocab_size, int_of(f->config, "draft_vocab_size"));
+        check_dim(f, "midlayer.self_attn.q_proj.weight", h.n_head * h.head_dim, 2 * h.hidden_size);
+        check_dim(f, "fc.weight", h.hidden_size, (int64_t)h.n_tap * h.target_hidden_size);
+        assert_true(h.tap_default);
+        dg_file_close(f);
+        if (!head[i].gguf) continue;
+        snprintf(part, sizeof part, "gguf/models/%s", head[i].gguf);
+        dg_file_close(read_file(part, &g));
+        assert_false(g.tap_default);
+        for (int t = 0; t < 3; t++) assert_int_equal(g.tap[t], head[i].tap[t]);
+        assert_true(g.rope_interleaved);
+        memcpy(h.arch_name, g.arch_name, sizeof h.arch_name);
+        memcpy(h.tap, g.tap, sizeof h.tap);
+        h.tap_default = false, h.rope_interleaved = true, h.bos = g.bos;
+        assert_memory_equal(&g, &h, sizeof g);
+    }
 }
 
 /* Each converted file says what its source says, but for what the converter changes. */
@@ -277,6 +309,7 @@ int main(void) {
                                    cmocka_unit_test(test_windows_and_scaling),
                                    cmocka_unit_test(test_drafters),
                                    cmocka_unit_test(test_refused),
+                                   cmocka_unit_test(test_heads),
                                    cmocka_unit_test(test_gguf),
                                    cmocka_unit_test(test_other_files)};
     return cmocka_run_group_tests_name("golden config", t, setup, NULL);
