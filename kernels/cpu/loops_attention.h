@@ -50,10 +50,10 @@ static float soften(float *score, int32_t n) {
     return v16_sum(v16_load(lane));
 }
 
-/* sum[h][c] += weight[h][rank] * v for n keys, columns c0.. of TILE_CHUNKS vectors (fewer: chunks). */
+/* sum[h][c] += weight[h][rank] * v for n keys, columns c0.. of MIX_CHUNKS vectors (fewer: chunks). */
 ALWAYS_INLINE void add_values(const dg_attn_args *a, load_fn *load, size_t width, int heads, int chunks, int32_t c0,
                               int32_t first, const int32_t *list, int32_t n, const float *weight,
-                              v16 sum[DG_ATTN_HEADS][TILE_CHUNKS]) {
+                              v16 sum[DG_ATTN_HEADS][MIX_CHUNKS]) {
     for (int32_t i = 0; i < n; i++) {
         const char *v = a->v + a->v_stride * (size_t)(list ? list[i] : first + i) + (size_t)c0 * width;
 #pragma GCC unroll 4
@@ -69,7 +69,7 @@ ALWAYS_INLINE void add_values(const dg_attn_args *a, load_fn *load, size_t width
 ALWAYS_INLINE void mix_values(const dg_attn_args *a, load_fn *load, size_t width, int heads, int chunks, int32_t c0,
                               const float *inverse) {
     const dg_attn_keys *keys = &a->keys;
-    v16 sum[DG_ATTN_HEADS][TILE_CHUNKS];
+    v16 sum[DG_ATTN_HEADS][MIX_CHUNKS];
 #pragma GCC unroll 4
     for (int h = 0; h < heads; h++)
 #pragma GCC unroll 4
@@ -110,8 +110,8 @@ ALWAYS_INLINE void attend_heads(const dg_attn_args *a, load_fn *load, load_part_
     float inverse[DG_ATTN_HEADS];
     for (int h = 0; h < heads; h++) inverse[h] = 1.0f / soften(a->score + h * a->score_stride, n + keys->n_list);
     int32_t c = 0;
-    for (; c + 16 * TILE_CHUNKS <= a->head_dim; c += 16 * TILE_CHUNKS)
-        mix_values(a, load, width, heads, TILE_CHUNKS, c, inverse);
+    for (; c + 16 * MIX_CHUNKS <= a->head_dim; c += 16 * MIX_CHUNKS)
+        mix_values(a, load, width, heads, MIX_CHUNKS, c, inverse);
     for (; c + 16 <= a->head_dim; c += 16) mix_values(a, load, width, heads, 1, c, inverse);
     if (c < a->head_dim) mix_rest(a, load_part, width, c, inverse);
 }

@@ -4,13 +4,17 @@
 
 #include <immintrin.h>
 
-enum { TILE_ROWS = 4, TILE_OUTS = 4, TILE_CHUNKS = 4 };
+enum { FUSED_ROWS = 4, FUSED_OUTS = 4, TILE_ROWS = 4, TILE_OUTS = 4, MIX_CHUNKS = 4 }; /* see vec_portable.h */
 
 typedef __m512 v16;
 
 ALWAYS_INLINE v16 v16_set1(float x) { return _mm512_set1_ps(x); }
 ALWAYS_INLINE v16 v16_zero(void) { return _mm512_setzero_ps(); }
 ALWAYS_INLINE v16 v16_load(const void *p) { return _mm512_loadu_ps(p); }
+#define V16_HAS_MASKS
+ALWAYS_INLINE v16 v16_load_part(const void *p, int n) {
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+}
 ALWAYS_INLINE void v16_store(float *p, v16 v) { _mm512_storeu_ps(p, v); }
 ALWAYS_INLINE v16 v16_add(v16 x, v16 y) { return _mm512_add_ps(x, y); }
 ALWAYS_INLINE v16 v16_mul(v16 x, v16 y) { return _mm512_mul_ps(x, y); }
@@ -21,6 +25,17 @@ ALWAYS_INLINE float v16_sum(v16 v) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+/* Four sums at once: the same additions, each vector's in its own 128 bits. */
+ALWAYS_INLINE void v16_sum4(v16 a, v16 b, v16 c, v16 d, float out[4]) {
+    const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    const __m512 four = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e));
+    const __m512 one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
+    const __m512i first = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+    _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(first, one)));
 }
 
 ALWAYS_INLINE v16 v16_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
@@ -37,6 +52,14 @@ ALWAYS_INLINE v16 v16_set1_f16(const void *p) {
     return _mm512_set1_ps(_cvtsh_ss(h));
 }
 
+/* Two f16 side by side at p, where 8 bytes may be read. */
+ALWAYS_INLINE void f16_pair(const uint8_t *p, float out[2]) {
+    _mm_storel_pi((__m64 *)out, _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+/* Lanes 0..7 of a, 8..15 of b. */
+ALWAYS_INLINE v16 v16_join(v16 a, v16 b) { return _mm512_mask_blend_ps(0xff00, a, b); }
+
 ALWAYS_INLINE v16 v16_from_u8(u8x16 q) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32((__m128i)q)); }
 ALWAYS_INLINE v16 v16_from_i8(i8x16 q) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)q)); }
 
@@ -47,9 +70,6 @@ ALWAYS_INLINE __m512 nibble_values(void) {
     return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 }
 ALWAYS_INLINE nibble_code nibble_make(v16 scale, v16 offset) { return v16_fma(nibble_values(), scale, offset); }
-ALWAYS_INLINE nibble_code nibble_make_f16(const uint8_t *p) {
-    return nibble_make(v16_set1_f16(p), v16_set1_f16(p + 2));
-}
 ALWAYS_INLINE v16 nibble_low(nibble_code t, u8x16 q) {
     return _mm512_permutexvar_ps(_mm512_cvtepu8_epi32((__m128i)q), t);
 }
