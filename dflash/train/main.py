@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 
 if __package__ in (None, ""):  # run as `python dflash/train/main.py`
@@ -172,6 +173,7 @@ def main() -> int:
     """Runs a command; 0, or 2 after a message."""
     args = build_parser().parse_args()
     torch.set_num_threads(args.threads)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         args.run(args)
     except TrainError as e:
