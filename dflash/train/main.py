@@ -108,6 +108,7 @@ def _add_results(commands) -> None:
     p.add_argument("--width", type=int, default=None, help="rows of a round, the root included (default: the block size; eagle3: 6)")
     p.add_argument("--vocab", type=int, default=0, help="dflash: try the head cut to this many ids, the most frequent of --vocab-data")
     p.add_argument("--vocab-data", help="data folder whose answers are counted for --vocab")
+    p.add_argument("--holdout", type=int, default=40, help="of a folder to train on, measure the held-out part, as train's option says")
     p.add_argument("--no-shuffle", dest="shuffle", action="store_false", help="leave out the run with shuffled features")
     p.add_argument("--reference", help="also record logits and drafts for other runtimes into this folder")
     p.set_defaults(run=run_eval)
