@@ -106,7 +106,7 @@ def evaluate_folder(args) -> str:
     objective, taps = load_objective(target, args.drafter)
     records = [r for r in folder.records(cut_loops=False) if r.temp == 0]
     if folder.meta.get("use") != "eval":
-        records = [r for r in records if r.held_out(40)]
+        records = [r for r in records if r.held_out(args.holdout)]
     if not records:
         raise TrainError(f"{args.data}: no greedy answers to measure on")
     loader = Loader(folder, target, taps, torch.float32, args.device)

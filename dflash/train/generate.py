@@ -71,6 +71,11 @@ class Generator:
                 last = time.monotonic()
                 progress(self.tokens)
 
+    def unfinished(self) -> Iterator[Job]:
+        """What the live jobs have so far, when the loop was left early: answers that break off."""
+        while self.live:
+            yield self._retire(len(self.live) - 1)
+
     # ---- one round ----
 
     def _fill(self, queue: deque) -> Iterator[Job]:

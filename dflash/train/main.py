@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 
 if __package__ in (None, ""):  # run as `python dflash/train/main.py`
@@ -107,6 +108,7 @@ def _add_results(commands) -> None:
     p.add_argument("--width", type=int, default=None, help="rows of a round, the root included (default: the block size; eagle3: 6)")
     p.add_argument("--vocab", type=int, default=0, help="dflash: try the head cut to this many ids, the most frequent of --vocab-data")
     p.add_argument("--vocab-data", help="data folder whose answers are counted for --vocab")
+    p.add_argument("--holdout", type=int, default=40, help="of a folder to train on, measure the held-out part, as train's option says")
     p.add_argument("--no-shuffle", dest="shuffle", action="store_false", help="leave out the run with shuffled features")
     p.add_argument("--reference", help="also record logits and drafts for other runtimes into this folder")
     p.set_defaults(run=run_eval)
@@ -172,6 +174,7 @@ def main() -> int:
     """Runs a command; 0, or 2 after a message."""
     args = build_parser().parse_args()
     torch.set_num_threads(args.threads)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         args.run(args)
     except TrainError as e:

@@ -113,19 +113,25 @@ def make_answers(target: Target, text: Text, args) -> None:
         print(f"shard {shard}: {done + made}/{args.count} records, {tokens / spent:.0f} tokens/s, {left / 60:.0f} min left", file=sys.stderr, flush=True)
 
     queue.append(maker.next_job(prefix))
-    for job in generator.run(queue, progress):
-        if job.source == "turn":
-            answer = maker.follow(job, text.stops)
-            if answer and len(answer.prompt) <= args.max_prompt:
-                queue.appendleft(answer)
-        elif len(job.answer) >= MIN_ANSWER:
-            writer.write(job)
-            maker.remember(job)
-            made += 1
-            if done + made >= args.count:
-                return
-        while len(queue) + len(generator.live) < args.slots + 16:
-            queue.append(maker.next_job(prefix))
+    try:
+        for job in generator.run(queue, progress):
+            if job.source == "turn":
+                answer = maker.follow(job, text.stops)
+                if answer and len(answer.prompt) <= args.max_prompt:
+                    queue.appendleft(answer)
+            elif len(job.answer) >= MIN_ANSWER:
+                writer.write(job)
+                maker.remember(job)
+                made += 1
+                if done + made >= args.count:
+                    return
+            while len(queue) + len(generator.live) < args.slots + 16:
+                queue.append(maker.next_job(prefix))
+    except KeyboardInterrupt:  # what is there of the answers is worth keeping
+        for job in generator.unfinished():
+            if job.source != "turn" and len(job.answer) >= 4 * MIN_ANSWER:
+                writer.write(job)
+        raise
 
 
 def answer_prompts(target: Target, text: Text, args) -> None:

@@ -148,6 +148,16 @@ class Networks(unittest.TestCase):
             want = torch.cat([taps[0], final[0]], -1)
             torch.testing.assert_close(job.features.float(), want, atol=0.05, rtol=0.02)
 
+    def test_jobs_that_were_left_keep_what_they_have(self):
+        jobs = [Job(str(i), [5, 6, 7 + i], 9 + i, 0.0, "") for i in range(3)]
+        generator = Generator(self.target, 4, 32, set(), 0, (1, 3))
+        done = next(generator.run(jobs))
+        left = list(generator.unfinished())
+        self.assertEqual((done.id, sorted(j.id for j in left)), ("0", ["1", "2"]))
+        for job in left:
+            self.assertEqual((len(job.answer), len(job.features)), (9, 3 + 9 - 1))
+            self.assertFalse(bool((job.features[-1] == 0).all()))
+
     def test_checkpoints_of_another_target_are_refused(self):
         draft = DFlash(new_config(self.target, 1, (1, 3), 4, 159))
         with tempfile.TemporaryDirectory() as d:
