@@ -40,8 +40,8 @@ static void memory_free(void *p, void *ud) {
 #define SPACE                                                                                                \
     "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
 #define NO_SPACE                                                                                             \
-    "\\x{0}-\\x{8}\\x{E}-\\x{1F}!-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}\\x{200B}-\\x{2027}" \
-    "\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}"
+    "\\x{0}-\\x{8}\\x{E}-\\x{1F}!-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}"                \
+    "\\x{200B}-\\x{2027}\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}"
 #define WORD                                                                                                 \
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}"         \
     "\\x{1F170}-\\x{1F189}"
@@ -87,8 +87,9 @@ static size_t class_open_length(const char *p) {
     return p[n] == ']' ? n + 1 : n;
 }
 
-/* Rewrites what PCRE2 reads otherwise than Oniguruma: the escapes above, [:punct:], which has symbols there, and
- * x{n,m}+, which repeats the interval there and is possessive here. Set operations on classes are refused. */
+/* Rewrites what PCRE2 reads otherwise than Oniguruma: the escapes above, [:punct:], which has symbols there,
+ * and x{n,m}+, which repeats the interval there and is possessive here. Set operations on classes are
+ * refused. */
 static dg_status translate(const char *regex, dg_buffer *out) {
     bool in_class = false;
     size_t n;

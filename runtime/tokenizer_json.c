@@ -474,7 +474,8 @@ static dg_status open_model(dg_tokenizer *t, const char *dir, const json_t *conf
     if (!pieces) snprintf(path, sizeof path, "%s/tokenizer.json", dir);
     DG_TRY(dg_file_slurp(path, FILE_BYTES, &text, &len));
     const dg_str file = {text, len};
-    const dg_status st = pieces ? dg_tokenizer_read_sentencepiece(t, path, file, !bool_at(config, "legacy", true))
+    const bool first_only = !bool_at(config, "legacy", true);
+    const dg_status st = pieces ? dg_tokenizer_read_sentencepiece(t, path, file, first_only)
                                 : dg_tokenizer_read_json(t, path, file);
     dg_mem_free(text);
     return st;

@@ -1,5 +1,5 @@
-/* Fuzz entry: the bytes of a tokenizer.json (when they begin with '{', else of a sentencepiece model), a NUL, and a
- * text. Whatever opens must encode and decode the text without a fault. */
+/* Fuzz entry: the bytes of a tokenizer.json, a NUL, and a text; or, not beginning with '{', of a sentencepiece
+ * model. Whatever opens must encode and decode the text without a fault. */
 #include <assert.h>
 #include <stdlib.h>
 
