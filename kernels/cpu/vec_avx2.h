@@ -50,7 +50,7 @@ ALWAYS_INLINE v16 v16_load_f16(const void *p) {
     return (v16){_mm256_cvtph_ps(load128(p)), _mm256_cvtph_ps(load128((const char *)p + 16))};
 }
 ALWAYS_INLINE void v16_store_f16(uint16_t *p, v16 v) {
-    const int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    enum { nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }; /* an immediate operand */
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v.a, nearest));
     _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(v.b, nearest));
 }
