@@ -181,7 +181,8 @@ dg_status dg_session_step(dg_session *s, int32_t *out, size_t cap, size_t *n);
 /* One round of several sessions of one model in one forward pass. count[i] = tokens appended to s[i]. */
 dg_status dg_sessions_step(dg_session *const *s, size_t n_session, size_t *count);
 
-/* At most `limit` more tokens will be appended from now on (a round never overshoots it); 0: no limit. */
+/* At most `limit` more tokens will be appended from now on (a round never overshoots it); 0: no limit. A limit that is
+ * used up holds until the next one. */
 void dg_session_limit(dg_session *s, size_t limit);
 
 /* One appended token. text is whole UTF-8, cut before stop strings, and may be empty while a character or
@@ -195,7 +196,8 @@ typedef struct dg_piece {
 } dg_piece;
 
 /* Steps until the text ends or `limit` tokens were appended (0: no limit). callback (may be NULL) gets each
- * token in order; returning false stops there with DG_OK and DG_STOP_CANCELLED. */
+ * token in order; returning false stops there with DG_OK and DG_STOP_CANCELLED: what was drafted behind is forgotten, and
+ * dg_session_sync or dg_session_rewind goes on. Replaces the limit of dg_session_limit and leaves none. */
 dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void *ud, const dg_piece *p),
                               void *ud, dg_stop *why);
 

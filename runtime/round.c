@@ -168,9 +168,10 @@ static dg_status step_all(dg_session *const *s, int32_t n) {
 
 /* Before anything is touched: a session that cannot go on stops here, with nothing appended. */
 static dg_status check_step(dg_session *s) {
-    if (s->dead != DG_OK) DG_FAIL(s->dead, "the session died of an earlier error (%s)", dg_status_name(s->dead));
+    DG_TRY(dg_session_alive(s));
     DG_CHECK(s->n_token > 0, DG_ERR_ARGUMENT, "the session holds no tokens yet: give it a prompt first");
     if (s->stopped == DG_STOP_NONE && s->n_token >= s->context) s->stopped = DG_STOP_CONTEXT;
+    if (s->stopped == DG_STOP_NONE && s->limit <= 0) s->stopped = DG_STOP_LIMIT; /* used up before a sync */
     return DG_OK;
 }
 
@@ -207,7 +208,7 @@ static dg_status prefill_chunk(dg_session *s, int32_t n) {
 }
 
 dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n) {
-    if (s->dead != DG_OK) DG_FAIL(s->dead, "the session died of an earlier error (%s)", dg_status_name(s->dead));
+    DG_TRY(dg_session_alive(s));
     DG_CHECK(n > 0, DG_ERR_ARGUMENT, "the prompt is empty: at least one token is needed");
     DG_CHECK(n <= (size_t)s->context, DG_ERR_CONTEXT_FULL, "%zu tokens do not fit the context of %d", n, s->context);
     const int32_t vocab = s->model->net.config.vocab_size;

@@ -107,7 +107,10 @@ static dg_status open_drafter(dg_session *s, const dg_draft *draft) {
         }
         DG_FAIL(DG_ERR_ARGUMENT, "there is no drafter \"%s\"; there are %s", draft->name ? draft->name : "", known);
     }
-    slot->env = (dg_drafter_env){.model = s->model, .path = draft->path, .params = draft->params, .context = s->context,
+    slot->path = draft->path ? dg_mem_strdup(draft->path) : NULL;
+    slot->params = draft->params ? dg_mem_strdup(draft->params) : NULL;
+    DG_CHECK(!draft->path == !slot->path && !draft->params == !slot->params, DG_ERR_MEMORY, "no memory for the session");
+    slot->env = (dg_drafter_env){.model = s->model, .path = slot->path, .params = slot->params, .context = s->context,
                                  .budget = s->budget, .max_rows = s->chunk > s->budget + 1 ? s->chunk : s->budget + 1,
                                  .source = s->n_slot + 1};
     DG_TRY(ops->open(&slot->env, &slot->drafter));
@@ -147,9 +150,10 @@ dg_status dg_session_create(dg_model *model, const dg_session_options *options, 
     s->host_block = dg_mem_calloc(1, host.used);
     s->dev_block = model->be->ops->alloc(model->be, dev.used);
     if (!s->host_block || !s->dev_block) {
+        const int32_t context = s->context;
         dg_session_free(s);
         DG_FAIL(DG_ERR_MEMORY, "no memory for a session of %d tokens: %zu MiB were needed; a smaller context needs less",
-                options ? options->context : 0, (host.used + dev.used) >> 20);
+                context, (host.used + dev.used) >> 20);
     }
     const size_t words = dev.used / sizeof(float), columns = 1 << 20;
     const int32_t rows = (int32_t)(words / columns);
@@ -168,6 +172,10 @@ dg_status dg_session_create(dg_model *model, const dg_session_options *options, 
 void dg_session_free(dg_session *s) {
     if (!s) return;
     for (int32_t i = 0; i < s->n_slot; i++) s->slot[i].drafter->ops->close(s->slot[i].drafter);
+    for (int32_t i = 0; i < DG_MAX_DRAFTERS; i++) { /* one more than n_slot may have them: open failed */
+        dg_mem_free(s->slot[i].path);
+        dg_mem_free(s->slot[i].params);
+    }
     if (s->dev_block) s->model->be->ops->free(s->model->be, s->dev_block);
     dg_mem_free(s->host_block);
     dg_mem_free(s);
@@ -200,6 +208,11 @@ dg_status dg_session_plan(dg_model *model, const dg_session_options *options, dg
 
 /* ---- around the round ------------------------------------------------------------------------- */
 
+dg_status dg_session_alive(const dg_session *s) {
+    if (s->dead != DG_OK) DG_FAIL(s->dead, "the session died of an earlier error (%s)", dg_status_name(s->dead));
+    return DG_OK;
+}
+
 dg_status dg_session_step(dg_session *s, int32_t *out, size_t cap, size_t *n) {
     DG_CHECK(s && n && (out || !cap), DG_ERR_ARGUMENT, "dg_session_step: session and n must not be NULL");
     dg_session *one[1] = {s};
@@ -214,6 +227,7 @@ void dg_session_limit(dg_session *s, size_t limit) {
 }
 
 dg_status dg_session_rewind(dg_session *s, size_t pos) {
+    DG_TRY(dg_session_alive(s));
     DG_CHECK(pos >= 1 && pos <= (size_t)s->n_token, DG_ERR_ARGUMENT, "rewind: expected a position from 1 to %d, found %zu",
              s->n_token, pos);
     return dg_session_sync(s, s->token, pos);
@@ -250,6 +264,7 @@ static bool deliver(dg_session *s, bool (*callback)(void *, const dg_piece *), v
 
 dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void *ud, const dg_piece *p), void *ud,
                               dg_stop *why) {
+    DG_TRY(dg_session_alive(s));
     dg_session_limit(s, limit);
     while (s->stopped == DG_STOP_NONE) {
         size_t n;
@@ -262,6 +277,7 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
         DG_TRY(dg_session_rewind(s, (size_t)(first + taken)));
         s->stopped = DG_STOP_CANCELLED;
     }
+    s->limit = INT32_MAX;
     if (callback && s->stopped != DG_STOP_CANCELLED) {
         dg_text_round(&s->text);
         dg_text_flush(&s->text);
@@ -283,6 +299,7 @@ void dg_session_get_stats(const dg_session *s, dg_stats *stats) { *stats = s->st
 void dg_session_reset_stats(dg_session *s) { s->stats = (dg_stats){0}; }
 
 dg_status dg_session_set_sampler(dg_session *s, const dg_sampler *sampler) {
+    DG_TRY(dg_session_alive(s));
     DG_TRY(check_sampler(sampler));
     s->sampling = sampling_of(sampler);
     return DG_OK;

@@ -15,6 +15,7 @@ enum { DG_MAX_DRAFTERS = DG_STATS_SOURCES, DG_AUTO_BUDGET = 15, DG_HEAD_ROWS = 6
 
 typedef struct dg_slot {
     dg_drafter_env env;
+    char *path, *params; /* owned; env points to them */
     dg_drafter *drafter;
     int32_t n_tap;
     const int32_t *tap_layer;
@@ -60,6 +61,9 @@ struct dg_session {
     dg_stats stats;
     void *host_block, *dev_block;
 };
+
+/* The code that the session died of, DG_OK while it lives. */
+dg_status dg_session_alive(const dg_session *s);
 
 /* seconds, monotonic */
 double dg_now(void);

@@ -65,6 +65,7 @@ static bool settle(dg_text *t) {
     if (stop != SIZE_MAX) {
         release(t, stop);
         t->n_held = 0;
+        t->decoder = (dg_decoder){0}; /* it may hold the beginning of a character */
         return true;
     }
     release(t, t->n_held - pending(t));

@@ -195,6 +195,24 @@ static void test_whole_characters(void **state) {
     dg_mem_free(a.base);
 }
 
+/* Nothing that came behind a stop string is ever released, not even half a character. */
+static void test_nothing_behind_stop(void **state) {
+    (void)state;
+    const int32_t c3 = dg_tokenizer_find(model->tokenizer, "\xc3", 1);
+    const char *const stop[1] = {"\xef\xbf\xbd"};
+    dg_text t;
+    dg_arena count = {0};
+    dg_text_layout(&t, model->tokenizer, stop, 1, 8, &count);
+    dg_arena a = {dg_mem_alloc(count.used), 0, count.used};
+    dg_text_layout(&t, model->tokenizer, stop, 1, 8, &a);
+    dg_text_reset(&t);
+    assert_false(dg_text_push(&t, c3));
+    assert_true(dg_text_push(&t, c3)); /* the first is now U+FFFD; the second may yet become a character */
+    dg_text_flush(&t);
+    assert_int_equal(t.n_out, 0);
+    dg_mem_free(a.base);
+}
+
 static void test_limit_and_context(void **state) {
     (void)state;
     int32_t want[CONTEXT];
@@ -227,6 +245,84 @@ static void test_limit_and_context(void **state) {
     assert_int_equal(n, 0);
     assert_int_equal(dg_session_stopped(s), DG_STOP_CONTEXT);
     dg_session_free(s);
+}
+
+/* A limit that is used up stays so until there is another; that of dg_session_generate is of one call. */
+static void test_limit_used_up(void **state) {
+    (void)state;
+    int32_t want[N_NEW];
+    plain(want, N_NEW, 0, 0);
+    dg_session *s = drafted(15, NULL, 0, true);
+    toy_oracle_knows(0, prompt, N_PROMPT, want, N_NEW);
+    check_ok(dg_session_sync(s, prompt, N_PROMPT));
+    dg_session_limit(s, 5);
+    size_t n, total;
+    do check_ok(dg_session_step(s, NULL, 0, &n));
+    while (n);
+    for (int i = 0; i < 2; i++) {
+        check_ok(dg_session_rewind(s, N_PROMPT + 5));
+        check_ok(dg_session_step(s, NULL, 0, &n));
+        assert_int_equal(n, 0);
+        assert_int_equal(dg_session_stopped(s), DG_STOP_LIMIT);
+    }
+    dg_session_limit(s, 3);
+    check_ok(dg_session_step(s, NULL, 0, &n));
+    assert_int_equal(n, 3);
+    check_ok(dg_session_generate(s, 2, NULL, NULL, NULL));
+    check_ok(dg_session_sync(s, prompt, N_PROMPT));
+    check_ok(dg_session_step(s, NULL, 0, &n));
+    const int32_t *t = dg_session_tokens(s, &total);
+    assert_int_equal(n, 16);
+    assert_int_equal(total, N_PROMPT + 16);
+    assert_memory_equal(t + N_PROMPT, want, n * sizeof *want);
+    dg_session_free(s);
+}
+
+/* What the caller passed to dg_session_create is the caller's again. */
+static void test_options_are_copied(void **state) {
+    (void)state;
+    char name[] = "dflash", path[256], params[] = "tree=1", stop[] = "stop";
+    strcpy(path, dir[2]);
+    const char *const stops[1] = {stop};
+    const dg_draft draft = {name, path, params};
+    const dg_session_options o = {.context = CONTEXT, .draft = &draft, .n_draft = 1, .stop = stops, .n_stop = 1};
+    dg_session *s = create(&o);
+    memset(name, 'x', sizeof name - 1);
+    memset(path, 'x', strlen(path));
+    memset(params, 'x', sizeof params - 1);
+    memset(stop, 'x', sizeof stop - 1);
+    assert_string_equal(s->slot[0].env.path, dir[2]);
+    assert_string_equal(s->slot[0].env.params, "tree=1");
+    assert_string_equal(s->text.stop[0], "stop");
+    dg_session_free(s);
+}
+
+/* After an error in a round every call says so, whatever the text had come to. */
+static void test_dead(void **state) {
+    (void)state;
+    dg_session *s = create(&(dg_session_options){.context = CONTEXT});
+    check_ok(dg_session_sync(s, prompt, N_PROMPT));
+    s->dead = DG_ERR_DEVICE;
+    s->stopped = DG_STOP_TOKEN;
+    size_t n;
+    dg_stop why = DG_STOP_NONE;
+    check_fails(dg_session_step(s, NULL, 0, &n), DG_ERR_DEVICE, "died");
+    check_fails(dg_session_generate(s, 1, NULL, NULL, &why), DG_ERR_DEVICE, "died");
+    assert_int_equal(why, DG_STOP_NONE);
+    check_fails(dg_session_sync(s, prompt, N_PROMPT), DG_ERR_DEVICE, "died");
+    check_fails(dg_session_rewind(s, 1), DG_ERR_DEVICE, "died");
+    check_fails(dg_session_set_sampler(s, &(dg_sampler){0}), DG_ERR_DEVICE, "died");
+    dg_session_free(s);
+}
+
+static void test_no_memory(void **state) {
+    (void)state;
+    dg_session *s = NULL;
+    dg_mem_fail_nth(2, 0); /* the session's block, after the session */
+    const dg_status st = dg_session_create(model, NULL, &s);
+    dg_mem_fail_nth(0, 0);
+    check_fails(st, DG_ERR_MEMORY, "a session of 256 tokens");
+    assert_null(s);
 }
 
 static void test_cancel(void **state) {
@@ -394,7 +490,9 @@ int main(void) {
         cmocka_unit_test(test_limit_and_context), cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_logprobs),          cmocka_unit_test(test_seeds_differ),
         cmocka_unit_test(test_stats),             cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_plan)};
+        cmocka_unit_test(test_plan),              cmocka_unit_test(test_limit_used_up),
+        cmocka_unit_test(test_options_are_copied), cmocka_unit_test(test_dead),
+        cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_nothing_behind_stop)};
     const int bad = cmocka_run_group_tests_name("session", t, NULL, NULL);
     dg_model_close(model);
     return bad;
