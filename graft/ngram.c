@@ -137,6 +137,8 @@ typedef struct drafter {
 
 static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
     DG_CHECK(!env->path, DG_ERR_ARGUMENT, "drafter ngram reads no file, but was given %s", env->path);
+    DG_CHECK(env->context <= DG_SUFFIX_MAX_TOKENS, DG_ERR_UNSUPPORTED, "drafter ngram: a context of %d tokens: at most %d",
+             env->context, DG_SUFFIX_MAX_TOKENS);
     drafter *d = dg_mem_calloc(1, sizeof *d);
     DG_CHECK(d, DG_ERR_MEMORY, "drafter ngram: out of memory (%zu bytes)", sizeof *d);
     d->base = (dg_drafter){.ops = &dg_ngram, .env = env};

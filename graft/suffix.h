@@ -15,6 +15,8 @@ typedef struct dg_suffix_state {
     int32_t edge; /* first of its edges, -1: none */
 } dg_suffix_state;
 
+enum { DG_SUFFIX_MAX_TOKENS = 1 << 28 }; /* states and slots are numbered in int32 */
+
 /* Slot of an open-addressing table keyed by (from, token); the edges of one state are chained as well. */
 typedef struct dg_suffix_edge {
     int32_t from; /* -1: free */
@@ -35,8 +37,8 @@ typedef struct dg_suffix_match {
     int32_t state, len;
 } dg_suffix_match;
 
-/* Takes room for a text of cap tokens (about 100 bytes a token) from the arena; resets when it is not
- * counting. */
+/* Takes room for a text of cap tokens, at most DG_SUFFIX_MAX_TOKENS (about 100 bytes a token), from the arena;
+ * resets when it is not counting. */
 void dg_suffix_layout(dg_suffix *s, dg_arena *host, int32_t cap);
 void dg_suffix_reset(dg_suffix *s);
 

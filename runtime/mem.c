@@ -86,9 +86,12 @@ void dg_mem_free(void *p) {
 }
 
 void *dg_arena_take(dg_arena *a, size_t n, size_t size) {
-    const size_t bytes = (dg_mem_mul(n, size) + ALIGN - 1) / ALIGN * ALIGN;
+    const size_t bytes = dg_mem_mul(n, size);
     char *p = a->base ? a->base + a->used : NULL;
-    a->used += bytes;
+    if (bytes > SIZE_MAX / 2 || a->used > SIZE_MAX / 2)
+        a->used = SIZE_MAX; /* only while counting: no block is that large */
+    else
+        a->used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
     assert(!a->base || a->used <= a->cap);
     return p;
 }

@@ -41,7 +41,7 @@ typedef struct dg_arena {
     size_t used, cap;
 } dg_arena;
 
-/* n * size bytes, 64-byte aligned; NULL while counting. */
+/* n * size bytes, 64-byte aligned; NULL while counting. What overflows makes `used` more than dg_mem_alloc gives. */
 void *dg_arena_take(dg_arena *a, size_t n, size_t size);
 
 #endif

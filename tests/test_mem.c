@@ -37,6 +37,19 @@ static void test_alloc(void **state) {
     dg_mem_free(a), dg_mem_free(c);
 }
 
+/* What does not fit into memory at all must not come out as a small need. */
+static void test_arena_overflow(void **state) {
+    (void)state;
+    static const size_t n[] = {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 8 + 1};
+    for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
+        dg_arena a = {0};
+        dg_arena_take(&a, n[i], 8);
+        dg_arena_take(&a, n[i], 4); /* and stays so */
+        dg_arena_take(&a, 100, 1);
+        assert_null(dg_mem_alloc(a.used));
+    }
+}
+
 static void test_arena(void **state) {
     (void)state;
     dg_arena a = {0};
@@ -52,6 +65,6 @@ static void test_arena(void **state) {
 
 int main(void) {
     const struct CMUnitTest t[] = {cmocka_unit_test(test_messages), cmocka_unit_test(test_alloc),
-                                   cmocka_unit_test(test_arena)};
+                                   cmocka_unit_test(test_arena), cmocka_unit_test(test_arena_overflow)};
     return cmocka_run_group_tests_name("mem", t, NULL, NULL);
 }

@@ -358,6 +358,9 @@ static void test_parameters(void **state) {
     env.params = NULL, env.path = "some/file";
     check_fails(dg_ngram.open(&env, &d), DG_ERR_ARGUMENT, "some/file");
     env.path = NULL;
+    env.context = 1 << 30;
+    check_fails(dg_ngram.open(&env, &d), DG_ERR_UNSUPPORTED, "at most 268435456");
+    env.context = 8;
     dg_mem_fail_nth(1, 0);
     const dg_status st = dg_ngram.open(&env, &d);
     dg_mem_fail_nth(0, 0);
