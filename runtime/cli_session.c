@@ -181,6 +181,7 @@ static dg_status prefill(dg_session *s, const cli_ids *prompt, size_t *reused) {
     enum { PART = 512 };
     size_t n_held, shared = 0;
     const int32_t *held = dg_session_tokens(s, &n_held);
+    if (prompt->n > (size_t)dg_session_context(s)) return dg_session_sync(s, prompt->v, prompt->n); /* says so */
     while (shared < n_held && shared + 1 < prompt->n && held[shared] == prompt->v[shared]) shared++;
     *reused = shared;
     for (size_t end = shared + PART; end < prompt->n && !cli_interrupts; end += PART) {

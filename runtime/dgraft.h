@@ -61,7 +61,7 @@ typedef struct dg_session dg_session;
 typedef enum dg_compute {
     DG_COMPUTE_DEFAULT, /* as accurate as bf16 activations or better */
     DG_COMPUTE_F32,     /* f32 activations on dequantised weights */
-    DG_COMPUTE_INT8     /* 8-bit activations: faster, and the text may differ */
+    DG_COMPUTE_INT8     /* 8-bit activations: not built in yet, UNSUPPORTED */
 } dg_compute;
 
 typedef enum dg_log_level { DG_LOG_INFO, DG_LOG_WARN } dg_log_level;
@@ -203,6 +203,9 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
 
 /* Forgets every token from position pos on (1 <= pos <= length). */
 dg_status dg_session_rewind(dg_session *s, size_t pos);
+
+/* Tokens that the session can hold, prompt included. */
+int32_t dg_session_context(const dg_session *s);
 
 /* All tokens, prompt included; valid until the next call that changes the session. */
 const int32_t *dg_session_tokens(const dg_session *s, size_t *n);

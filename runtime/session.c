@@ -288,6 +288,7 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
     return DG_OK;
 }
 
+int32_t dg_session_context(const dg_session *s) { return s->context; }
 const int32_t *dg_session_tokens(const dg_session *s, size_t *n) {
     if (n) *n = (size_t)s->n_token;
     return s->token;

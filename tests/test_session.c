@@ -244,6 +244,7 @@ static void test_limit_and_context(void **state) {
     check_ok(dg_session_step(s, NULL, 0, &n));
     assert_int_equal(n, 0);
     assert_int_equal(dg_session_stopped(s), DG_STOP_CONTEXT);
+    assert_int_equal(dg_session_context(s), CONTEXT);
     dg_session_free(s);
 }
 

@@ -318,7 +318,7 @@ test_real() {
     check real_wrong_drafter 1 'd1-b8/config|none' "$dgraft" run -m "$target" -p x --draft "dflash:$tmp/none"
     check real_not_a_model 1 '^error: ' "$dgraft" run -m "$model" -p x
     long=$(head -c 60000 /dev/zero | tr '\0' 'q')
-    check real_prompt_too_long 1 '-c sets the context' "$dgraft" run -m "$target" -p "$long" -c 64
+    check real_prompt_too_long 1 '^error: [0-9]{5} tokens do not fit .* 64 \(-c sets the context' "$dgraft" run -m "$target" -p "$long" -c 64
 }
 
 if ! build_toy >"$tmp/log" 2>&1; then

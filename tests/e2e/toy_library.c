@@ -231,6 +231,10 @@ dg_stop dg_session_stopped(const dg_session *s) {
     return s->why;
 }
 
+int32_t dg_session_context(const dg_session *s) {
+    return s->context;
+}
+
 const int32_t *dg_session_tokens(const dg_session *s, size_t *n) {
     *n = s->n;
     return s->token;
