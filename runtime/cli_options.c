@@ -100,12 +100,12 @@ static const option table[] = {
      "a named list of drafters and a budget ('dgraft modes')"},
     {"--drafter", "[NAME:]PATH", DRAFTED, LIST, AT(drafter), 0, 0, "weights for the {NAME} of a --mode"},
     {"--budget", "auto|N", DRAFTED, TEXT, AT(budget), 0, 0,
-     "drafted tokens verified in a round, 1 to 255 (default auto)"},
+     "drafted tokens verified in a round, 1 to 255 (default: the mode's, else auto; auto is 15 at present)"},
 
     {"-t, --threads", "N", MODEL, WHOLE, AT(threads), 0, 1024, "threads; 0: one per core (default)"},
     {"-b, --batch-size", "N", SESSION, WHOLE, AT(batch), 1, 65536, "rows of one forward pass (default 256)"},
     {"--compute", "NAME", SESSION, TEXT, AT(compute), 0, 0,
-     "arithmetic: default, f32, or int8 (faster, the text may differ)"},
+     "arithmetic: default or f32; int8 is not built in yet"},
 
     {"--compare", NULL, CLI_RUN, FLAG, AT(compare), 0, 0,
      "decode plainly as well, and tell speed and whether the text is identical"},
