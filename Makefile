@@ -119,7 +119,7 @@ demo: deps model ## drafted text, streaming, beside plain decoding
 
 test: deps ## every test; ends with `N passed, N failed, N skipped`
 	@sh tests/fetch_model.sh || [ "$$CI" != true ]
-	@$(MAKE) --no-print-directory test-run
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) test-run
 
 .PHONY: test-run
 test-run: $(TEST_BIN) all
