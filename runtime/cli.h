@@ -213,6 +213,9 @@ typedef struct cli_counter {
 bool cli_count_piece(void *ud, const dg_piece *p);
 /* Prints why cli_generate failed, after `what` if not NULL; returns the exit status. */
 int cli_generate_error(dg_status st, const dg_model *model, const char *what);
+/* The answer as a message of a conversation: without the space that a SentencePiece model begins with, which chat formats
+ * put there themselves. Points into a. */
+const char *cli_answer_message(const dg_model *model, const cli_answer *a);
 void cli_answer_free(cli_answer *a);
 /* Index of the first generated token in which the two differ; SIZE_MAX if tokens and text are the same. */
 size_t cli_first_difference(const cli_answer *a, const cli_answer *b);

@@ -183,7 +183,7 @@ static int answer(talk *t, const char *line) {
         return CLI_OK;
     }
     if (st != DG_OK) return cli_library_error(st, NULL);
-    push(t, "assistant", t->last.text.data);
+    push(t, "assistant", cli_answer_message(t->model, &t->last));
     explain_end(t);
     if (t->o->verbose) cli_print_summary(&t->last, &t->drafts, NULL, false);
     return cli_finish_output(CLI_OK);

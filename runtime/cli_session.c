@@ -236,6 +236,13 @@ int cli_generate_error(dg_status st, const dg_model *model, const char *what) {
     return CLI_FAILED;
 }
 
+const char *cli_answer_message(const dg_model *model, const cli_answer *a) {
+    dg_model_info info;
+    dg_model_get_info(model, &info);
+    const bool spaced = strncmp(info.tokenizer, "SentencePiece", 13) == 0 && a->text.len && a->text.data[0] == ' ';
+    return a->text.data + spaced;
+}
+
 void cli_answer_free(cli_answer *a) {
     free(a->text.data);
     free(a->token);

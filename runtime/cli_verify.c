@@ -148,7 +148,7 @@ static int run_prompt(verifier *v, const cli_case *p, const dg_sampler *sampler)
                                            DG_TOKENIZE_BOS | DG_TOKENIZE_SPECIAL, &ids);
         if (status == CLI_OK) status = run_case(v, &ids, &c);
         if (status == CLI_OK) {
-            answer[k] = cli_format("%s", c.plain.text.data);
+            answer[k] = cli_format("%s", cli_answer_message(v->model, &c.plain));
             message[n++] = (dg_message){"assistant", answer[k]};
         }
         cli_answer_free(&c.plain);

@@ -207,6 +207,14 @@ static dg_status prefill_chunk(dg_session *s, int32_t n) {
     return observe(s, n, s->identity);
 }
 
+/* Special tokens alone are no text. */
+static bool holds_text(const dg_session *s) {
+    const dg_tokenizer *t = s->model->tokenizer;
+    for (int32_t i = 0; t && i < s->n_token; i++)
+        if (!dg_tokenizer_is_special(t, s->token[i])) return true;
+    return false;
+}
+
 dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n) {
     DG_TRY(dg_session_alive(s));
     DG_CHECK(n > 0, DG_ERR_ARGUMENT, "the prompt is empty: at least one token is needed");
@@ -230,7 +238,7 @@ dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n) {
     s->n_token = (int32_t)n;
     s->n_new = 0;
     s->stopped = DG_STOP_NONE;
-    dg_text_reset(&s->text);
+    dg_text_reset(&s->text, holds_text(s));
 
     dg_status st = DG_OK;
     dg_mem_guard_begin();

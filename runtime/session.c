@@ -164,7 +164,7 @@ dg_status dg_session_create(dg_model *model, const dg_session_options *options, 
     dev = (dg_arena){s->dev_block, 0, dev.used};
     layout(s, &o, &host, &dev);
     point_features(s);
-    dg_text_reset(&s->text);
+    dg_text_reset(&s->text, false);
     *out = s;
     return DG_OK;
 }

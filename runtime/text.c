@@ -23,8 +23,8 @@ void dg_text_layout(dg_text *t, const dg_tokenizer *tokenizer, const char *const
     t->out = dg_arena_take(host, t->out_cap, 1);
 }
 
-void dg_text_reset(dg_text *t) {
-    t->decoder = (dg_decoder){0};
+void dg_text_reset(dg_text *t, bool goes_on) {
+    t->decoder = (dg_decoder){.started = goes_on};
     t->n_held = t->n_out = 0;
 }
 

@@ -21,7 +21,8 @@ typedef struct dg_text {
 void dg_text_layout(dg_text *t, const dg_tokenizer *tokenizer, const char *const *stop, size_t n_stop, size_t max_round,
                     dg_arena *host);
 
-void dg_text_reset(dg_text *t); /* a new answer */
+/* A new answer. goes_on: text stands before it, so that its first space is a space (see dg_decoder). */
+void dg_text_reset(dg_text *t, bool goes_on);
 void dg_text_round(dg_text *t); /* empties `out` */
 
 /* Adds a token; true when a stop string is now complete: text up to it has been released, the rest is gone. */

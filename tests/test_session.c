@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "runtime/session.h"
+#include "runtime/tokenizer_impl.h"
 #include "tests/fixture.h"
 #include "tests/toy_drafters.h"
 
@@ -179,7 +180,7 @@ static void test_whole_characters(void **state) {
     dg_text_layout(&t, model->tokenizer, stop, 1, 8, &count);
     dg_arena a = {dg_mem_alloc(count.used), 0, count.used};
     dg_text_layout(&t, model->tokenizer, stop, 1, 8, &a);
-    dg_text_reset(&t);
+    dg_text_reset(&t, false);
     assert_false(dg_text_push(&t, c3));
     assert_int_equal(t.n_out, 0);
     assert_false(dg_text_push(&t, a9)); /* complete, but may be the stop string's start */
@@ -195,6 +196,27 @@ static void test_whole_characters(void **state) {
     dg_mem_free(a.base);
 }
 
+/* A tokenizer that puts a space in front of every text loses it again when the text begins, not when it goes on. */
+static void test_leading_space(void **state) {
+    (void)state;
+    dg_tokenizer *t = model->tokenizer;
+    const int32_t space = dg_tokenizer_find(t, " ", 1), end = 1; /* <|end|> is special: no text */
+    assert_true(space > 1 && dg_tokenizer_is_special(t, end));
+    t->strip_first = true;
+    dg_session *s = create(&(dg_session_options){.context = CONTEXT});
+    check_ok(dg_session_sync(s, &end, 1));
+    dg_text_push(&s->text, space);
+    assert_int_equal(s->text.n_out, 0);
+    dg_text_push(&s->text, space);
+    assert_int_equal(s->text.n_out, 1);
+    check_ok(dg_session_sync(s, prompt, N_PROMPT));
+    dg_text_round(&s->text);
+    dg_text_push(&s->text, space);
+    assert_int_equal(s->text.n_out, 1);
+    dg_session_free(s);
+    t->strip_first = false;
+}
+
 /* Nothing that came behind a stop string is ever released, not even half a character. */
 static void test_nothing_behind_stop(void **state) {
     (void)state;
@@ -205,7 +227,7 @@ static void test_nothing_behind_stop(void **state) {
     dg_text_layout(&t, model->tokenizer, stop, 1, 8, &count);
     dg_arena a = {dg_mem_alloc(count.used), 0, count.used};
     dg_text_layout(&t, model->tokenizer, stop, 1, 8, &a);
-    dg_text_reset(&t);
+    dg_text_reset(&t, false);
     assert_false(dg_text_push(&t, c3));
     assert_true(dg_text_push(&t, c3)); /* the first is now U+FFFD; the second may yet become a character */
     dg_text_flush(&t);
@@ -493,7 +515,8 @@ int main(void) {
         cmocka_unit_test(test_stats),             cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_plan),              cmocka_unit_test(test_limit_used_up),
         cmocka_unit_test(test_options_are_copied), cmocka_unit_test(test_dead),
-        cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_nothing_behind_stop)};
+        cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_nothing_behind_stop),
+        cmocka_unit_test(test_leading_space)};
     const int bad = cmocka_run_group_tests_name("session", t, NULL, NULL);
     dg_model_close(model);
     return bad;
