@@ -47,7 +47,7 @@ endif
 # Inlining alone makes them large; -O2 compiles them in half the time and runs as fast.
 isa = $(if $(findstring kernels/cpu/isa_,$1),-O2) $(if $(findstring _avx512.,$1),$(ISA_avx512))$(if $(findstring _avx2.,$1),$(ISA_avx2))
 
-.PHONY: all lib cli deps model demo test golden bench bench-ops fuzz asan ubsan tsan oom lint format layers train-deps train-smoke install uninstall clean help found
+.PHONY: all lib cli deps model demo test golden portable bench bench-ops fuzz asan ubsan tsan oom lint format layers train-deps train-smoke install uninstall clean help found
 .DEFAULT_GOAL := all
 
 all: lib cli ## library and program
@@ -127,6 +127,10 @@ test-run: $(TEST_BIN) all
 
 golden: $(filter $(BUILD)/test/tests/golden/%,$(TEST_BIN)) ## the golden tests alone; GOLDEN=DIR for another set
 	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh --bin-only $^
+
+# The lossless grid and SmolLM2 would take longer than all others together.
+portable: $(filter-out $(BUILD)/test/tests/e2e/% $(BUILD)/test/tests/bad/% %/test_smollm2,$(TEST_BIN)) ## unit and golden tests on the portable C path
+	@DG_ISA=portable GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh --bin-only $^
 
 oom: $(BUILD)/test/tests/bad/test_oom ## every allocation fails in turn
 	@sh tests/run.sh --bin-only $<
