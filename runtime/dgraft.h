@@ -69,7 +69,8 @@ typedef enum dg_log_level { DG_LOG_INFO, DG_LOG_WARN } dg_log_level;
 typedef struct dg_model_options {
     int32_t threads;    /* 0: one per core */
     dg_compute compute;
-    void (*log)(void *ud, dg_log_level level, const char *message); /* NULL: silent */
+    /* NULL: silent. Called by whatever thread is in a call on the model or one of its sessions. */
+    void (*log)(void *ud, dg_log_level level, const char *message);
     void *log_ud;
     const char *chat_template; /* family name (see dg_chat_template_names); NULL: by the file's markers */
 } dg_model_options;
