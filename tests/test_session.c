@@ -6,6 +6,7 @@
 #include "runtime/session.h"
 #include "runtime/tokenizer_impl.h"
 #include "tests/fixture.h"
+#include "tests/tokens.h"
 #include "tests/toy_drafters.h"
 
 static char dir[3][256];
@@ -338,6 +339,49 @@ static void test_dead(void **state) {
     dg_session_free(s);
 }
 
+typedef struct warnings {
+    int n;
+    char last[512];
+} warnings;
+
+static void on_log(void *ud, dg_log_level level, const char *message) {
+    warnings *w = ud;
+    if (level != DG_LOG_WARN) return;
+    w->n++;
+    snprintf(w->last, sizeof w->last, "%s", message);
+}
+
+/* A drafter that hits nothing is named, once; so is one that brings another tokenizer. */
+static void test_mismatch_warnings(void **state) {
+    (void)state;
+    char other[300];
+    warnings w = {0};
+    dg_model *m = NULL;
+    dg_session *s = NULL;
+    check_ok(dg_model_open(dir[0], &(dg_model_options){.log = on_log, .log_ud = &w}, &m));
+    dg_draft draft = {"dflash", dir[2], NULL}; /* random weights */
+    const dg_session_options o = {.budget = 7, .draft = &draft, .n_draft = 1, .ignore_stop_tokens = true,
+                                  .sampler = {.temperature = 1.5f, .seed = 1}};
+    check_ok(dg_session_create(m, &o, &s));
+    check_ok(dg_session_sync(s, prompt, N_PROMPT));
+    check_ok(dg_session_generate(s, 20, NULL, NULL, NULL));
+    assert_int_equal(w.n, 0); /* too early to tell */
+    for (int i = 0; i < 2; i++) check_ok(dg_session_generate(s, 60, NULL, NULL, NULL));
+    assert_int_equal(w.n, 1);
+    assert_non_null(strstr(w.last, dir[2]));
+    assert_non_null(strstr(w.last, "drafted tokens accepted"));
+    dg_session_free(s);
+
+    snprintf(other, sizeof other, "%s-other", dir[2]);
+    dg_tokenizer_close(tokens_open(fixture_model(other, FIXTURE_DFLASH), tokens_bytes()));
+    draft.path = other;
+    check_ok(dg_session_create(m, &o, &s));
+    assert_int_equal(w.n, 2);
+    assert_non_null(strstr(w.last, "brings another tokenizer"));
+    dg_session_free(s);
+    dg_model_close(m);
+}
+
 static void test_no_memory(void **state) {
     (void)state;
     dg_session *s = NULL;
@@ -516,7 +560,7 @@ int main(void) {
         cmocka_unit_test(test_plan),              cmocka_unit_test(test_limit_used_up),
         cmocka_unit_test(test_options_are_copied), cmocka_unit_test(test_dead),
         cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_nothing_behind_stop),
-        cmocka_unit_test(test_leading_space)};
+        cmocka_unit_test(test_leading_space),     cmocka_unit_test(test_mismatch_warnings)};
     const int bad = cmocka_run_group_tests_name("session", t, NULL, NULL);
     dg_model_close(model);
     return bad;
