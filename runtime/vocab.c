@@ -16,6 +16,7 @@ dg_status dg_vocab_create(dg_vocab *v, const char *what, int64_t n) {
     v->text = dg_mem_calloc(size, sizeof *v->text);
     v->kind = dg_mem_calloc(size, 1);
     DG_CHECK(v->key && v->text && v->kind, DG_ERR_MEMORY, "%s: no memory for %zu tokens", what, size);
+    DG_TRY(dg_buffer_reserve(&v->blob, 1)); /* so that the empty string has an address */
     v->n = (int32_t)n;
     for (int i = 0; i < 256; i++) v->byte_id[i] = -1;
     return DG_OK;
@@ -50,7 +51,7 @@ dg_status dg_vocab_set(dg_vocab *v, const char *what, int64_t id, const char *ke
 }
 
 dg_status dg_vocab_set_text(dg_vocab *v, int32_t id, const char *text, size_t len) {
-    if (len == v->key[id].len && memcmp(text, dg_vocab_key(v, id), len) == 0) {
+    if (len == v->key[id].len && (len == 0 || memcmp(text, dg_vocab_key(v, id), len) == 0)) {
         v->text[id] = v->key[id];
         return DG_OK;
     }

@@ -143,6 +143,13 @@ static void test_json_files(void **state) {
     assert_null(dg_tokenizer_chat_template(t));
     dg_tokenizer_close(t);
     remove(path);
+
+    json_t *root = tokens_bytes(); /* nothing but an empty token is odd, and no reason either */
+    tokens_set(json_object_get(root, "model"), "vocab", "{\"\":0}");
+    t = tokens_open(dir, root);
+    check_ids(t, "a", 0, -1);
+    assert_int_equal(dg_tokenizer_bytes(t, 0).len, 0);
+    dg_tokenizer_close(t);
 }
 
 /* A text on which a pattern of the file backtracks without end is an error, not a hang. */
