@@ -19,7 +19,7 @@ from .export import reduced_head, write_checkpoint
 from .losses import Vocabulary, count_tokens
 from .objective import DFlashObjective, Options
 from .target import Target, load_target
-from .train import Run
+from .train import Run, restore_average
 
 
 def join_ranks(device: str) -> str:
@@ -125,7 +125,13 @@ def _start_eagle(args, target: Target, folder: Folder, train: list[Record], val:
 
 
 def load_objective(target: Target, path: str):
-    """(objective, taps) of a checkpoint of either kind, as far as measuring needs it."""
+    """(objective, taps) of a checkpoint of either kind, as far as measuring needs it. Of a run's own folder it takes the
+    averaged weights of state.pt, which are newer than the run's last validation."""
+    state = os.path.join(path, "state.pt")
+    if os.path.exists(state):
+        objective, taps = load_objective(target, os.path.join(path, "last"))
+        restore_average(objective.module, state)
+        return objective, taps
     if "draft_vocab_size" in read_config(path):
         head = load_eagle(path, target).to(target.device)
         return EagleObjective(head, target, 5, 0.8, 0.5, 1.0), head.taps

@@ -43,12 +43,7 @@ class Run:
         file = os.path.join(self.out, "state.pt")
         if not os.path.exists(file):
             return
-        try:
-            state = torch.load(file, map_location="cpu")
-        except Exception as e:
-            raise TrainError(f"{file}: {type(e).__name__}: {e}") from e
-        if [list(t.shape) for t in state["params"]] != [list(p.shape) for p in self.params]:
-            raise TrainError(f"{file}: the run was made with another drafter shape; use another --out or remove it")
+        state = read_state(file, self.params)
         with torch.no_grad():
             for p, a, sp, sa in zip(self.params, self.average, state["params"], state["average"]):
                 p.copy_(sp)
@@ -200,6 +195,25 @@ class Run:
             self.export(os.path.join(self.out, "best"), info)
         self.swap()
         return tau
+
+
+def read_state(file: str, params: list[torch.nn.Parameter]) -> dict:
+    """A run's state.pt, checked against the parameters it is for."""
+    try:
+        state = torch.load(file, map_location="cpu")
+    except Exception as e:
+        raise TrainError(f"{file}: {type(e).__name__}: {e}") from e
+    if [list(t.shape) for t in state["params"]] != [list(p.shape) for p in params]:
+        raise TrainError(f"{file}: the run was made with another drafter shape; use another --out or remove it")
+    return state
+
+
+def restore_average(module: torch.nn.Module, file: str) -> None:
+    """Puts the averaged weights of a run's state.pt into the module."""
+    params = [p for p in module.parameters() if p.requires_grad]
+    with torch.no_grad():
+        for p, average in zip(params, read_state(file, params)["average"]):
+            p.copy_(average)
 
 
 def measure(objective, loader: Loader, records: list[Record]) -> tuple[float, list[float]]:
