@@ -2,6 +2,7 @@
 #include "runtime/drafter.h"
 
 #include <errno.h>
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,16 @@ static dg_status unknown_key(const char *drafter, const char *key, size_t len, c
             n ? known : "none");
 }
 
+/* strtod with a decimal point, whatever the program's locale; false unless all of text is a number. */
+static bool parse_number(const char *text, double *v) {
+    const locale_t c = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+    char *end;
+    errno = 0;
+    *v = c ? strtod_l(text, &end, c) : strtod(text, &end);
+    if (c) freelocale(c);
+    return *text && !*end && !errno;
+}
+
 static dg_status parse_value(const char *drafter, const dg_param *p, const char *text) {
     if (p->type == DG_PARAM_BOOL) {
         const bool on = !strcmp(text, "1") || !strcmp(text, "true") || !strcmp(text, "on");
@@ -25,11 +36,9 @@ static dg_status parse_value(const char *drafter, const dg_param *p, const char 
         *(bool *)p->value = on;
         return DG_OK;
     }
-    char *end;
-    errno = 0;
-    const double v = strtod(text, &end);
-    const bool whole = p->type != DG_PARAM_INT || v == floor(v);
-    DG_CHECK(*text && !*end && !errno && whole && v >= p->min && v <= p->max, DG_ERR_ARGUMENT,
+    double v;
+    const bool number = parse_number(text, &v), whole = p->type != DG_PARAM_INT || v == floor(v);
+    DG_CHECK(number && whole && v >= p->min && v <= p->max, DG_ERR_ARGUMENT,
              "drafter %s: %s=%s: expected %s from %g to %g", drafter, p->key, text,
              p->type == DG_PARAM_INT ? "a whole number" : "a number", p->min, p->max);
     if (p->type == DG_PARAM_INT)

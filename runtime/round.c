@@ -178,6 +178,7 @@ static dg_status check_step(dg_session *s) {
 dg_status dg_sessions_step(dg_session *const *s, size_t n_session, size_t *count) {
     DG_CHECK(s && n_session > 0 && n_session <= INT32_MAX, DG_ERR_ARGUMENT, "dg_sessions_step: no sessions");
     for (size_t i = 0; i < n_session; i++) {
+        DG_CHECK(s[i], DG_ERR_ARGUMENT, "dg_sessions_step: session %zu is NULL", i);
         DG_CHECK(s[i]->model == s[0]->model, DG_ERR_ARGUMENT, "sessions stepped together must share one model");
         for (size_t j = 0; j < i; j++)
             DG_CHECK(s[i] != s[j], DG_ERR_ARGUMENT, "session %zu and %zu of one step are the same", j, i);
@@ -217,7 +218,7 @@ static bool holds_text(const dg_session *s) {
 
 dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n) {
     DG_TRY(dg_session_alive(s));
-    DG_CHECK(n > 0, DG_ERR_ARGUMENT, "the prompt is empty: at least one token is needed");
+    DG_CHECK(tokens && n > 0, DG_ERR_ARGUMENT, "the prompt is empty: at least one token is needed");
     DG_CHECK(n <= (size_t)s->context, DG_ERR_CONTEXT_FULL, "%zu tokens do not fit the context of %d", n, s->context);
     const int32_t vocab = s->model->net.config.vocab_size;
     for (size_t i = 0; i < n; i++)

@@ -87,13 +87,15 @@ static dg_status apply_options(dg_session *s, const dg_session_options *o) {
 
 /* ---- drafters --------------------------------------------------------------------------------- */
 
-static void add_tap(dg_session *s, int32_t layer) {
+static dg_status add_tap(dg_session *s, int32_t layer) {
     int32_t at = 0;
     while (at < s->n_tap && s->tap_layer[at] < layer) at++;
-    if (at < s->n_tap && s->tap_layer[at] == layer) return;
+    if (at < s->n_tap && s->tap_layer[at] == layer) return DG_OK;
+    DG_CHECK(s->n_tap < DG_MAX_TAPS, DG_ERR_UNSUPPORTED, "more than %d feature layers", DG_MAX_TAPS);
     memmove(s->tap_layer + at + 1, s->tap_layer + at, (size_t)(s->n_tap - at) * sizeof *s->tap_layer);
     s->tap_layer[at] = layer;
     s->n_tap++;
+    return DG_OK;
 }
 
 static dg_status open_drafter(dg_session *s, const dg_draft *draft) {
@@ -117,10 +119,7 @@ static dg_status open_drafter(dg_session *s, const dg_draft *draft) {
     s->n_slot++;
     s->reads_next |= ops->reads_next;
     slot->n_tap = ops->taps ? ops->taps(slot->drafter, &slot->tap_layer) : 0;
-    for (int32_t t = 0; t < slot->n_tap; t++) {
-        DG_CHECK(s->n_tap < DG_MAX_TAPS, DG_ERR_UNSUPPORTED, "more than %d feature layers", DG_MAX_TAPS);
-        add_tap(s, slot->tap_layer[t]);
-    }
+    for (int32_t t = 0; t < slot->n_tap; t++) DG_TRY(add_tap(s, slot->tap_layer[t]));
     return DG_OK;
 }
 
@@ -209,6 +208,7 @@ dg_status dg_session_plan(dg_model *model, const dg_session_options *options, dg
 /* ---- around the round ------------------------------------------------------------------------- */
 
 dg_status dg_session_alive(const dg_session *s) {
+    DG_CHECK(s, DG_ERR_ARGUMENT, "the session is NULL");
     if (s->dead != DG_OK) DG_FAIL(s->dead, "the session died of an earlier error (%s)", dg_status_name(s->dead));
     return DG_OK;
 }

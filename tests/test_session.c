@@ -506,6 +506,11 @@ static void test_refusals(void **state) {
     size_t n;
     check_fails(dg_session_step(s, NULL, 0, &n), DG_ERR_ARGUMENT, "no tokens");
     check_fails(dg_session_sync(s, prompt, 0), DG_ERR_ARGUMENT, "empty");
+    check_fails(dg_session_sync(s, NULL, 3), DG_ERR_ARGUMENT, "empty");
+    check_fails(dg_session_sync(NULL, prompt, 3), DG_ERR_ARGUMENT, "NULL");
+    check_fails(dg_session_rewind(NULL, 3), DG_ERR_ARGUMENT, "NULL");
+    check_fails(dg_sessions_step((dg_session *const[]){s, NULL}, 2, (size_t[2]){0, 0}), DG_ERR_ARGUMENT, "no tokens");
+    check_fails(dg_sessions_step((dg_session *const[]){NULL, s}, 2, (size_t[2]){0, 0}), DG_ERR_ARGUMENT, "session 0 is NULL");
     const int32_t bad[2] = {5, FIXTURE_VOCAB};
     check_fails(dg_session_sync(s, bad, 2), DG_ERR_ARGUMENT, "token 1 is 131");
     check_ok(dg_session_sync(s, prompt, N_PROMPT)); /* still alive */
