@@ -13,6 +13,9 @@
 #define LLVMFuzzerTestOneInput fuzz_config
 #include "tests/fuzz/fuzz_config.c"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_tokenizer
+#include "tests/fuzz/fuzz_tokenizer.c"
+#undef LLVMFuzzerTestOneInput
 
 static void replay(const char *name, int (*entry)(const uint8_t *, size_t)) {
     char path[1024];
@@ -49,8 +52,13 @@ static void test_config(void **state) {
     replay("config", fuzz_config);
 }
 
+static void test_tokenizer(void **state) {
+    (void)state;
+    replay("tokenizer", fuzz_tokenizer);
+}
+
 int main(void) {
     const struct CMUnitTest t[] = {cmocka_unit_test(test_safetensors), cmocka_unit_test(test_gguf),
-                                   cmocka_unit_test(test_config)};
+                                   cmocka_unit_test(test_config), cmocka_unit_test(test_tokenizer)};
     return cmocka_run_group_tests_name("corpus", t, NULL, NULL);
 }
