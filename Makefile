@@ -70,12 +70,12 @@ missing:
 	@echo "dgraft needs $(PKGS): run 'make deps'" >&2; exit 1
 endif
 
-$(BUILD)/rel/%.o: %.c
+$(BUILD)/rel/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC ,$@)
 	$(Q)$(CC) $(BASE) $(CFLAGS) -DNDEBUG $(call isa,$<) $(if $(filter runtime/cli_chat.c,$<),$(if $(EDIT_OK),-DDG_LIBEDIT)) -c $< -o $@
 
-$(BUILD)/test/%.o: %.c
+$(BUILD)/test/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC ,$@)
 	$(Q)$(CC) $(BASE) $(CFLAGS) $(TESTDEF) $(call isa,$<) -c $< -o $@
