@@ -79,8 +79,8 @@ static dg_cpu *lay_out(layout *l, const dg_backend_options *opt, void **team) {
         const dg_cpu_scratch s = {
             .panel = take(l, DG_PANEL_FLOATS, sizeof(float)),
             .sums = take(l, DG_PANEL_SUMS, sizeof(float)),
-            .score = take(l, DG_ATTN_HEADS * keys, sizeof(float)),
-            .list = take(l, keys, sizeof(int32_t)),
+            .score = take(l, DG_ATTN_ROWS * DG_ATTN_HEADS * keys, sizeof(float)),
+            .list = take(l, DG_ATTN_ROWS * keys, sizeof(int32_t)),
             .value = take(l, vocab, sizeof(float)),
             .group = take(l, vocab / DG_GROUP + DG_CHUNK, sizeof(float)),
             .heap = take(l, vocab, sizeof(uint64_t)),

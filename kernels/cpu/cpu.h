@@ -6,6 +6,7 @@
 #ifndef DG_CPU_H
 #define DG_CPU_H
 
+#include <float.h>
 #include <pthread.h>
 
 #include "kernels/backend.h"
@@ -43,24 +44,28 @@ typedef struct dg_matmul_args {
     bool add;
 } dg_matmul_args;
 
-/* One row's keys: cache rows [first, last), then the cache rows in list[n_list], in this order. */
-typedef struct dg_attn_keys {
-    int32_t first, last, n_list;
-    const int32_t *list;
-} dg_attn_keys;
+enum {
+    DG_ATTN_HEADS = 4, /* query heads that share one read of K and V */
+    DG_ATTN_ROWS = 4   /* and rows that share it from the cache nearest to the core */
+};
 
-/* Up to DG_ATTN_HEADS query heads of one row that read the same KV head. */
+/* One row of queries and its keys: cache rows [first, last), then the cache rows in list[n_list]. */
+typedef struct dg_attn_row {
+    const float *q; /* [n_head, head_dim], contiguous */
+    float *out;     /* likewise */
+    float *score;   /* scratch [n_head, score_stride] */
+    const int32_t *list;
+    int32_t first, last, n_list;
+} dg_attn_row;
+
+/* Up to DG_ATTN_HEADS query heads that read the same KV head, of up to DG_ATTN_ROWS rows. */
 typedef struct dg_attn_args {
-    const float *q;  /* [n_head, head_dim], contiguous */
-    float *out;      /* likewise */
-    const char *k, *v; /* column 0 of this KV head in cache row 0 */
+    const char *k, *v;         /* column 0 of the KV head in cache row 0 */
     size_t k_stride, v_stride; /* bytes from one cache row to the next */
     dg_dtype dtype;
-    int32_t n_head, head_dim;
+    int32_t n_head, head_dim, score_stride, n_row;
     float scale;
-    dg_attn_keys keys;
-    float *score; /* scratch [n_head, score_stride] */
-    int32_t score_stride;
+    dg_attn_row row[DG_ATTN_ROWS];
 } dg_attn_args;
 
 /* How a row of logits x is scaled and cut: z = (min(x, FLT_MAX) - max) * inv_t, which is 0 for the best and
@@ -69,8 +74,13 @@ typedef struct dg_scale {
     float max, inv_t, threshold;
 } dg_scale;
 
+/* z. +inf counts as the largest number, so that no difference is NaN. */
+static inline float dg_scale_logit(float x, dg_scale s) {
+    const float finite = x > FLT_MAX ? FLT_MAX : x;
+    return (finite - s.max) * s.inv_t;
+}
+
 enum {
-    DG_ATTN_HEADS = 4,   /* query heads that share one read of K and V */
     DG_PANEL_OUTS = 8,   /* weight rows that are decoded together */
     DG_PANEL_LEN = 768,  /* and how much of each: multiple of every block length */
     DG_PANEL_ROWS = 64,  /* rows of x that one decoded panel serves */
@@ -104,6 +114,9 @@ typedef struct dg_isa {
     /* Sum of e^z over the elements with z >= s.threshold. */
     double (*sum_exp)(const float *x, int32_t n, dg_scale s);
 
+    /* out[i] = e^z[i]. */
+    void (*exp)(float *out, const float *z, int32_t n);
+
     /* Lowest index of the largest z + noise among the elements with z >= s.threshold. */
     int32_t (*gumbel_max)(const float *x, int32_t n, dg_scale s, uint64_t seed, uint32_t pos);
 } dg_isa;
@@ -117,11 +130,14 @@ const dg_isa *dg_isa_get(const char *name);
 
 typedef struct dg_cpu_scratch { /* one worker's */
     float *panel, *sums;        /* matmul */
-    float *score;               /* attention: [DG_ATTN_HEADS, score_stride] */
-    int32_t *list;              /* attention: visible window rows */
+    float *score;               /* attention: [DG_ATTN_ROWS, DG_ATTN_HEADS, score_stride] */
+    int32_t *list;              /* attention: visible window rows, [DG_ATTN_ROWS, score_stride] */
     float *value;               /* select: a row's candidates, [max_vocab] */
     float *group;               /* select: group maxima */
-    uint64_t *heap;             /* select: best so far, [max_vocab] */
+    union {                     /* [max_vocab] */
+        uint64_t *heap;         /* top_k: best so far */
+        float *mass;            /* sample: e^z of the candidates */
+    };
 } dg_cpu_scratch;
 
 typedef struct dg_cpu {

@@ -28,5 +28,6 @@ const dg_isa DG_ISA_TABLE = {
     .to_bf16 = to_bf16,
     .row_max = row_max,
     .sum_exp = sum_exp,
+    .exp = exp_all,
     .gumbel_max = gumbel_max,
 };

@@ -1,5 +1,5 @@
-/* Inner loops over the elements of one row. Where a loop has a sum, it is v16's; elsewhere the compiler
- * vectorises plain C, which without contraction cannot change a bit. */
+/* Inner loops over the elements of one row. The simplest are left to the compiler to vectorise, which without
+ * contraction cannot change a bit. */
 
 static v16 load_any(dg_dtype dtype, const void *base, int32_t i) {
     const char *p = base;
@@ -30,8 +30,16 @@ static void rms_norm(float *out, const float *x, const void *w, dg_dtype w_dtype
                        rest);
 }
 
+ALWAYS_INLINE v16 silu_times(v16 gate, v16 up) {
+    const v16 one = v16_set1(1), e = v16_exp(v16_sub(v16_zero(), gate));
+    return v16_mul(v16_div(gate, v16_add(one, e)), up);
+}
+
 static void swiglu(float *out, const float *gate, const float *up, int32_t n) {
-    for (int32_t i = 0; i < n; i++) out[i] = gate[i] / (1.0f + exp_f32(-gate[i])) * up[i];
+    int32_t i = 0;
+    for (; i + 16 <= n; i += 16) v16_store(out + i, silu_times(v16_load(gate + i), v16_load(up + i)));
+    if (i < n)
+        v16_store_part(out + i, silu_times(v16_load_part(gate + i, n - i), v16_load_part(up + i, n - i)), n - i);
 }
 
 static void add(float *x, const float *y, int32_t n) {
@@ -62,7 +70,9 @@ static void to_f16(uint16_t *dst, const float *src, int32_t n) {
 
 static void to_bf16(uint16_t *dst, const float *src, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
-        const uint32_t u = float_bits(src[i]), rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+        uint32_t u;
+        memcpy(&u, src + i, sizeof u);
+        const uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
         dst[i] = (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? u >> 16 | 0x40 : rounded);
     }
 }

@@ -9,10 +9,7 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/vec.h"
 #include "kernels/gumbel.h"
-
-#include "kernels/cpu/loops_math.h"
 
 enum { FIRST_RANK = 256 }; /* first guess of how many tokens carry top_p's mass */
 
@@ -20,15 +17,22 @@ static int32_t group_count(int32_t n) { return (n + DG_CHUNK - 1) / DG_CHUNK * D
 
 /* Unsigned integers in the order of the floats; both zeros are one. */
 static uint32_t order_key(float x) {
-    const uint32_t bits = float_bits(x + 0.0f);
+    uint32_t bits;
+    x += 0.0f;
+    memcpy(&bits, &x, sizeof bits);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-static float order_value(uint32_t key) { return bits_float(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
+static float order_value(uint32_t key) {
+    const uint32_t bits = key & 0x80000000u ? key & 0x7fffffffu : ~key;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
 
 /* The largest value v such that the elements >= v weigh at least `limit` together (the smallest element if
- * all do not). An element weighs 1, or e^z when by_mass. Radix select: a byte of the key a pass. */
-static float cut(const float *z, int32_t n, double limit, bool by_mass) {
+ * all do not). Element i weighs mass[i], or 1 where mass is NULL. Radix select: a byte of the key a pass. */
+static float cut(const float *z, const float *mass, int32_t n, double limit) {
     uint32_t prefix = 0, mask = 0;
     double above = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
@@ -37,7 +41,7 @@ static float cut(const float *z, int32_t n, double limit, bool by_mass) {
         for (int32_t i = 0; i < n; i++) {
             const uint32_t key = order_key(z[i]);
             if ((key & mask) != prefix) continue;
-            weight[key >> shift & 255] += by_mass ? (double)exp_f32(z[i]) : 1;
+            weight[key >> shift & 255] += mass ? (double)mass[i] : 1;
             count[key >> shift & 255]++;
         }
         int b = 255, last = -1;
@@ -58,10 +62,10 @@ static float cut(const float *z, int32_t n, double limit, bool by_mass) {
 static int32_t collect(const float *x, int32_t n, dg_scale s, const float *group, float *dst) {
     int32_t count = 0;
     for (int32_t g = 0; g < group_count(n); g++) {
-        if (!(scale_logit(group[g], s) >= s.threshold)) continue;
+        if (!(dg_scale_logit(group[g], s) >= s.threshold)) continue;
         const int32_t base = g / DG_LANES * DG_CHUNK, end = base + DG_CHUNK < n ? base + DG_CHUNK : n;
         for (int32_t i = base + g % DG_LANES; i < end; i += DG_LANES) {
-            const float z = scale_logit(x[i], s);
+            const float z = dg_scale_logit(x[i], s);
             if (z >= s.threshold) dst[count++] = z;
         }
     }
@@ -71,7 +75,7 @@ static int32_t collect(const float *x, int32_t n, dg_scale s, const float *group
 /* s with a threshold that at least k elements reach, the k-th largest group maximum; no lower than before. */
 static dg_scale bounded(const float *group, int32_t n, int32_t k, dg_scale s) {
     if (k > group_count(n)) return s;
-    const float z = scale_logit(cut(group, group_count(n), k, false), s);
+    const float z = dg_scale_logit(cut(group, NULL, group_count(n), k), s);
     if (z > s.threshold) s.threshold = z;
     return s;
 }
@@ -79,7 +83,7 @@ static dg_scale bounded(const float *group, int32_t n, int32_t k, dg_scale s) {
 static float top_k_threshold(const float *x, int32_t n, int32_t k, dg_scale s, const dg_cpu_scratch *scratch) {
     if (k <= 0 || k >= n) return s.threshold;
     const int32_t count = collect(x, n, bounded(scratch->group, n, k, s), scratch->group, scratch->value);
-    return count < k ? s.threshold : cut(scratch->value, count, k, false);
+    return count < k ? s.threshold : cut(scratch->value, NULL, count, k);
 }
 
 static float top_p_threshold(const dg_isa *isa, const float *x, int32_t n, float top_p, dg_scale s,
@@ -91,9 +95,10 @@ static float top_p_threshold(const dg_isa *isa, const float *x, int32_t n, float
     for (int32_t rank = FIRST_RANK;; rank *= 8) {
         const dg_scale low = rank < group_count(n) ? bounded(scratch->group, n, rank, s) : s;
         const int32_t count = collect(x, n, low, scratch->group, scratch->value);
+        isa->exp(scratch->mass, scratch->value, count);
         double mass = 0;
-        for (int32_t i = 0; i < count; i++) mass += (double)exp_f32(scratch->value[i]);
-        if (mass >= limit || low.threshold == s.threshold) return cut(scratch->value, count, limit, true);
+        for (int32_t i = 0; i < count; i++) mass += (double)scratch->mass[i];
+        if (mass >= limit || low.threshold == s.threshold) return cut(scratch->value, scratch->mass, count, limit);
     }
 }
 
@@ -131,10 +136,10 @@ static int32_t gumbel_few(const float *x, int32_t n, dg_scale s, const float *gr
     float best = -INFINITY;
     int32_t best_id = 0;
     for (int32_t g = 0; g < group_count(n); g++) {
-        if (!(scale_logit(group[g], s) >= s.threshold)) continue;
+        if (!(dg_scale_logit(group[g], s) >= s.threshold)) continue;
         const int32_t base = g / DG_LANES * DG_CHUNK, end = base + DG_CHUNK < n ? base + DG_CHUNK : n;
         for (int32_t i = base + g % DG_LANES; i < end; i += DG_LANES) {
-            const float z = scale_logit(x[i], s);
+            const float z = dg_scale_logit(x[i], s);
             if (!(z >= s.threshold)) continue;
             const float noisy = z + dg_token_noise(seed, pos, (uint32_t)i);
             if (noisy > best || (noisy == best && i < best_id)) best = noisy, best_id = i;
@@ -148,7 +153,7 @@ static int32_t sample_row(const dg_isa *isa, const float *x, int32_t n, int32_t 
     if (s->temperature <= 0 || max == -INFINITY) return find_max(x, n, scratch->group, max);
     const dg_scale scale = dg_cpu_keep(isa, x, n, max, s, scratch);
     int32_t groups = 0;
-    for (int32_t g = 0; g < group_count(n); g++) groups += scale_logit(scratch->group[g], scale) >= scale.threshold;
+    for (int32_t g = 0; g < group_count(n); g++) groups += dg_scale_logit(scratch->group[g], scale) >= scale.threshold;
     if (groups > group_count(n) / 8) return isa->gumbel_max(x, n, scale, s->seed, (uint32_t)pos);
     return gumbel_few(x, n, scale, scratch->group, s->seed, (uint32_t)pos);
 }
@@ -164,7 +169,7 @@ static float log_sum(const dg_isa *isa, const float *x, int32_t n, float max) {
 }
 
 static float log_prob(float x, float max, float log_sum_exp) {
-    return x > -INFINITY ? scale_logit(x, whole_row(max)) - log_sum_exp : -INFINITY; /* NaN: -inf */
+    return x > -INFINITY ? dg_scale_logit(x, whole_row(max)) - log_sum_exp : -INFINITY; /* NaN: -inf */
 }
 
 typedef struct select_job {
@@ -251,7 +256,7 @@ static void top_k_part(void *arg, int32_t worker, int32_t n_worker) {
     for (dg_split(job->logits.rows, 1, worker, n_worker, &r, &end); r < end; r++) {
         const float *x = dg_mat_row(&job->logits, r);
         const float max = isa->row_max(x, n, scratch->group);
-        const float low = k <= n_group ? cut(scratch->group, n_group, k, false) : -INFINITY;
+        const float low = k <= n_group ? cut(scratch->group, NULL, n_group, k) : -INFINITY;
         best_k(x, n, k, scratch->group, low, scratch->heap);
         const float sum = job->logp ? log_sum(isa, x, n, max) : 0;
         for (int32_t i = 0; i < k; i++) {

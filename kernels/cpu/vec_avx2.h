@@ -4,7 +4,7 @@
 
 #include <immintrin.h>
 
-enum { FUSED_ROWS = 2, FUSED_OUTS = 2, TILE_ROWS = 2, TILE_OUTS = 2, MIX_CHUNKS = 1 }; /* see vec_portable.h */
+enum { FUSED_ROWS = 2, FUSED_OUTS = 2, TILE_ROWS = 2, TILE_OUTS = 2, MIX_CHUNKS = 1, SCORE_TOGETHER = 0 }; /* see vec_portable.h */
 
 typedef struct v16 {
     __m256 a, b; /* lanes 0..7, 8..15 */
@@ -23,6 +23,62 @@ ALWAYS_INLINE v16 v16_add(v16 x, v16 y) { return (v16){_mm256_add_ps(x.a, y.a), 
 ALWAYS_INLINE v16 v16_mul(v16 x, v16 y) { return (v16){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
 ALWAYS_INLINE v16 v16_fma(v16 x, v16 y, v16 z) {
     return (v16){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+
+ALWAYS_INLINE v16 v16_sub(v16 x, v16 y) { return (v16){_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+ALWAYS_INLINE v16 v16_div(v16 x, v16 y) { return (v16){_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+ALWAYS_INLINE v16 v16_max(v16 x, v16 y) { return (v16){_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+
+typedef v16 m16;
+ALWAYS_INLINE m16 v16_lt(v16 x, v16 y) {
+    return (m16){_mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ)};
+}
+ALWAYS_INLINE m16 v16_le(v16 x, v16 y) {
+    return (m16){_mm256_cmp_ps(x.a, y.a, _CMP_LE_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_LE_OQ)};
+}
+ALWAYS_INLINE v16 v16_select(m16 m, v16 x, v16 y) {
+    return (v16){_mm256_blendv_ps(y.a, x.a, m.a), _mm256_blendv_ps(y.b, x.b, m.b)};
+}
+ALWAYS_INLINE int m16_any(m16 m) { return _mm256_movemask_ps(_mm256_or_ps(m.a, m.b)) != 0; }
+
+typedef struct w16 {
+    __m256i a, b;
+} w16;
+ALWAYS_INLINE w16 w16_set1(uint32_t x) { return (w16){_mm256_set1_epi32((int)x), _mm256_set1_epi32((int)x)}; }
+ALWAYS_INLINE w16 w16_load(const uint32_t *p) {
+    return (w16){_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 8))};
+}
+ALWAYS_INLINE w16 w16_add(w16 x, w16 y) { return (w16){_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+ALWAYS_INLINE w16 w16_sub(w16 x, w16 y) { return (w16){_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+ALWAYS_INLINE w16 w16_and(w16 x, w16 y) { return (w16){_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
+ALWAYS_INLINE w16 w16_xor(w16 x, w16 y) { return (w16){_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
+ALWAYS_INLINE w16 w16_shl(w16 x, int n) { return (w16){_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
+ALWAYS_INLINE w16 w16_shr(w16 x, int n) { return (w16){_mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)}; }
+ALWAYS_INLINE w16 w16_sar(w16 x, int n) { return (w16){_mm256_srai_epi32(x.a, n), _mm256_srai_epi32(x.b, n)}; }
+ALWAYS_INLINE w16 v16_bits(v16 x) { return (w16){_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
+ALWAYS_INLINE v16 v16_of_bits(w16 x) { return (v16){_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+ALWAYS_INLINE v16 v16_from_i32(w16 x) { return (v16){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+ALWAYS_INLINE void w8_mul(__m256i x, uint32_t y, __m256i *high, __m256i *low) {
+    const __m256i factor = _mm256_set1_epi32((int)y), even = _mm256_mul_epu32(x, factor);
+    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), factor);
+    *low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+    *high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+}
+ALWAYS_INLINE void w16_mul(w16 x, uint32_t y, w16 *high, w16 *low) {
+    w8_mul(x.a, y, &high->a, &low->a);
+    w8_mul(x.b, y, &high->b, &low->b);
+}
+ALWAYS_INLINE void w8_zip(__m256i *x0, __m256i *x1, __m256i *x2, __m256i *x3) {
+    const __m256i a = _mm256_unpacklo_epi32(*x0, *x1), b = _mm256_unpackhi_epi32(*x0, *x1);
+    const __m256i c = _mm256_unpacklo_epi32(*x2, *x3), d = _mm256_unpackhi_epi32(*x2, *x3);
+    *x0 = _mm256_unpacklo_epi64(a, c);
+    *x1 = _mm256_unpackhi_epi64(a, c);
+    *x2 = _mm256_unpacklo_epi64(b, d);
+    *x3 = _mm256_unpackhi_epi64(b, d);
+}
+ALWAYS_INLINE void w16_zip(w16 x[4]) {
+    w8_zip(&x[0].a, &x[1].a, &x[2].a, &x[3].a);
+    w8_zip(&x[0].b, &x[1].b, &x[2].b, &x[3].b);
 }
 
 ALWAYS_INLINE float v8_sum(__m256 s) {

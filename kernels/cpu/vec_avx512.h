@@ -4,7 +4,7 @@
 
 #include <immintrin.h>
 
-enum { FUSED_ROWS = 4, FUSED_OUTS = 4, TILE_ROWS = 4, TILE_OUTS = 4, MIX_CHUNKS = 4 }; /* see vec_portable.h */
+enum { FUSED_ROWS = 4, FUSED_OUTS = 4, TILE_ROWS = 4, TILE_OUTS = 4, MIX_CHUNKS = 4, SCORE_TOGETHER = 1 }; /* see vec_portable.h */
 
 typedef __m512 v16;
 
@@ -19,6 +19,44 @@ ALWAYS_INLINE void v16_store(float *p, v16 v) { _mm512_storeu_ps(p, v); }
 ALWAYS_INLINE v16 v16_add(v16 x, v16 y) { return _mm512_add_ps(x, y); }
 ALWAYS_INLINE v16 v16_mul(v16 x, v16 y) { return _mm512_mul_ps(x, y); }
 ALWAYS_INLINE v16 v16_fma(v16 x, v16 y, v16 z) { return _mm512_fmadd_ps(x, y, z); }
+
+ALWAYS_INLINE v16 v16_sub(v16 x, v16 y) { return _mm512_sub_ps(x, y); }
+ALWAYS_INLINE v16 v16_div(v16 x, v16 y) { return _mm512_div_ps(x, y); }
+ALWAYS_INLINE v16 v16_max(v16 x, v16 y) { return _mm512_max_ps(x, y); }
+
+typedef __mmask16 m16;
+ALWAYS_INLINE m16 v16_lt(v16 x, v16 y) { return _mm512_cmp_ps_mask(x, y, _CMP_LT_OQ); }
+ALWAYS_INLINE m16 v16_le(v16 x, v16 y) { return _mm512_cmp_ps_mask(x, y, _CMP_LE_OQ); }
+ALWAYS_INLINE v16 v16_select(m16 m, v16 x, v16 y) { return _mm512_mask_blend_ps(m, y, x); }
+ALWAYS_INLINE int m16_any(m16 m) { return m != 0; }
+
+typedef __m512i w16;
+ALWAYS_INLINE w16 w16_set1(uint32_t x) { return _mm512_set1_epi32((int)x); }
+ALWAYS_INLINE w16 w16_load(const uint32_t *p) { return _mm512_loadu_si512(p); }
+ALWAYS_INLINE w16 w16_add(w16 x, w16 y) { return _mm512_add_epi32(x, y); }
+ALWAYS_INLINE w16 w16_sub(w16 x, w16 y) { return _mm512_sub_epi32(x, y); }
+ALWAYS_INLINE w16 w16_and(w16 x, w16 y) { return _mm512_and_si512(x, y); }
+ALWAYS_INLINE w16 w16_xor(w16 x, w16 y) { return _mm512_xor_si512(x, y); }
+ALWAYS_INLINE w16 w16_shl(w16 x, int n) { return _mm512_slli_epi32(x, (unsigned)n); }
+ALWAYS_INLINE w16 w16_shr(w16 x, int n) { return _mm512_srli_epi32(x, (unsigned)n); }
+ALWAYS_INLINE w16 w16_sar(w16 x, int n) { return _mm512_srai_epi32(x, (unsigned)n); }
+ALWAYS_INLINE w16 v16_bits(v16 x) { return _mm512_castps_si512(x); }
+ALWAYS_INLINE v16 v16_of_bits(w16 x) { return _mm512_castsi512_ps(x); }
+ALWAYS_INLINE v16 v16_from_i32(w16 x) { return _mm512_cvtepi32_ps(x); }
+ALWAYS_INLINE void w16_mul(w16 x, uint32_t y, w16 *high, w16 *low) {
+    const __m512i factor = _mm512_set1_epi32((int)y), even = _mm512_mul_epu32(x, factor);
+    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), factor);
+    *low = _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+    *high = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+}
+ALWAYS_INLINE void w16_zip(w16 x[4]) {
+    const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
+    const __m512i c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
+    x[0] = _mm512_unpacklo_epi64(a, c);
+    x[1] = _mm512_unpackhi_epi64(a, c);
+    x[2] = _mm512_unpacklo_epi64(b, d);
+    x[3] = _mm512_unpackhi_epi64(b, d);
+}
 
 ALWAYS_INLINE float v16_sum(v16 v) {
     const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));

@@ -25,13 +25,13 @@ static bool arbitrary_ties(const char *row, float top_p) {
 
 typedef struct fixture {
     dg_cpu_scratch scratch;
-    float value[4096], group[4096];
+    float value[4096], group[4096], mass[4096];
 } fixture;
 
 static void check_row(const dg_isa *isa, const float *x, int32_t n, const dg_sampling *s, const json_t *kept,
                       const float *want, const char *what) {
     static fixture f;
-    f.scratch = (dg_cpu_scratch){.value = f.value, .group = f.group};
+    f.scratch = (dg_cpu_scratch){.value = f.value, .group = f.group, .mass = f.mass};
     const dg_scale scale = dg_cpu_keep(isa, x, n, isa->row_max(x, n, f.group), s, &f.scratch);
     const double sum = isa->sum_exp(x, n, scale);
     float probability[4096];
