@@ -19,14 +19,14 @@ make_quietly() { env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make --no-print-directo
 pc() { PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config "$@" dgraft; }
 
 test_files() {
-    holds install_destdir make_quietly DESTDIR="$tmp/root" PREFIX=/opt/dg install
+    holds install_destdir make_quietly DESTDIR="$tmp/stage" PREFIX=/opt/dg install
     for file in bin/dgraft include/dgraft.h lib/libdgraft.a lib/libdgraft.so lib/libdgraft.so.0 \
         lib/pkgconfig/dgraft.pc share/man/man1/dgraft.1; do
-        holds "installed_$file" test -s "$tmp/root/opt/dg/$file"
+        holds "installed_$file" test -s "$tmp/stage/opt/dg/$file"
     done
-    holds destdir_is_not_in_pc grep -qx 'prefix=/opt/dg' "$tmp/root/opt/dg/lib/pkgconfig/dgraft.pc"
-    holds uninstall make_quietly DESTDIR="$tmp/root" PREFIX=/opt/dg uninstall
-    same uninstall_leaves_nothing '' "$(find "$tmp/root" ! -type d)"
+    holds destdir_is_not_in_pc grep -qx 'prefix=/opt/dg' "$tmp/stage/opt/dg/lib/pkgconfig/dgraft.pc"
+    holds uninstall make_quietly DESTDIR="$tmp/stage" PREFIX=/opt/dg uninstall
+    same uninstall_leaves_nothing '' "$(find "$tmp/stage" ! -type d)"
     holds install_prefix make_quietly PREFIX="$prefix" install
     [ $failures = 0 ] || exit 1
     version=$("$prefix/bin/dgraft" --version | head -1 | cut -d' ' -f2)
