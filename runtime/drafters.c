@@ -3,14 +3,16 @@
 
 #include "runtime/drafter.h"
 
-extern const dg_drafter_ops dg_dflash, dg_ngram, dg_pld;
+extern const dg_drafter_ops dg_dflash, dg_ngram, dg_pld, dg_recycling;
 
-static const dg_drafter_ops *const drafter[] = {&dg_dflash, &dg_ngram, &dg_pld};
+static const dg_drafter_ops *const drafter[] = {&dg_dflash, &dg_ngram, &dg_pld, &dg_recycling};
 
 static const dg_mode mode[] = {
     {"plain", "", "the target alone", 0},
     {"pld", "pld", "prompt lookup decoding, the original rule", 0},
     {"ngram", "ngram", "longest suffix match in the running text", 0},
+    {"suffix", "ngram,alternatives=1", "the same as a single chain", 0},
+    {"recycling", "recycling", "Token Recycling: successors of successors, 80 nodes", 80},
     {"dflash", "dflash:{dflash}", "DFlash block as one chain (the original)", 15},
     {"ddtree", "dflash:{dflash},tree=1", "DFlash marginals as a best-first tree (DDTree)", 15},
     {"ddtree60", "dflash:{dflash},tree=1", "the same with 60 nodes", 60},
