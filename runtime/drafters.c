@@ -3,9 +3,9 @@
 
 #include "runtime/drafter.h"
 
-extern const dg_drafter_ops dg_dflash, dg_ngram, dg_pld, dg_recycling;
+extern const dg_drafter_ops dg_dflash, dg_fused, dg_graft, dg_ngram, dg_pld, dg_recycling;
 
-static const dg_drafter_ops *const drafter[] = {&dg_dflash, &dg_ngram, &dg_pld, &dg_recycling};
+static const dg_drafter_ops *const drafter[] = {&dg_dflash, &dg_fused, &dg_graft, &dg_ngram, &dg_pld, &dg_recycling};
 
 static const dg_mode mode[] = {
     {"plain", "", "the target alone", 0},
@@ -16,6 +16,9 @@ static const dg_mode mode[] = {
     {"dflash", "dflash:{dflash}", "DFlash block as one chain (the original)", 15},
     {"ddtree", "dflash:{dflash},tree=1", "DFlash marginals as a best-first tree (DDTree)", 15},
     {"ddtree60", "dflash:{dflash},tree=1", "the same with 60 nodes", 60},
+    {"graft-tail", "dflash:{dflash} graft,tau=0.4", "Graft-TAIL: the chain's unsure tail gives way to memory", 15},
+    {"graft-tail-tree", "dflash:{dflash},width=8 graft,tree=1", "the same with a small tree at the cut", 15},
+    {"fused", "dflash:{dflash},width=8 fused", "block marginals, text and successors in one ranked tree", 15},
     {"ngram-dflash", "ngram dflash:{dflash}", "suffix matches first, the DFlash chain fills the rest of the tree", 15},
 };
 
