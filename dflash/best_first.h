@@ -7,14 +7,6 @@
 
 #include "runtime/tree.h"
 
-/* What a block drafter thinks of depths 1..n_depth, each depth independent of the others. Borrowed. */
-typedef struct dg_lattice {
-    const int32_t *id; /* [n_depth, width] different token ids in a row, best first */
-    const float *logp; /* [n_depth, width] their log-probabilities, not increasing along a row */
-    int32_t n_depth;   /* >= 0; depths past DG_TREE_MAX - 1 are never reached */
-    int32_t width;     /* candidates of each depth, >= 1; more than the budget are never looked at */
-} dg_lattice;
-
 /* Scratch of one search, owned by the caller; needs no initialisation. */
 typedef struct dg_best_first {
     struct dg_best_first_item {

@@ -17,7 +17,7 @@ typedef struct dflash {
     bool tree;      /* best-first over the marginals; else their greedy chain */
     int32_t chain;  /* tree: leading tokens of the chain that always stay */
     int32_t block;  /* rows of a pass, root included */
-    int32_t width;  /* candidates a position */
+    int32_t width;  /* candidates a position; without tree only for the drafters that read the offer */
 
     dg_kv kv;
     dg_work work;
@@ -67,8 +67,7 @@ static dg_status read_params(dflash *d, const dg_drafter_env *env) {
                               {"width", DG_PARAM_INT, &d->width, 1, DG_TREE_MAX - 1}};
     DG_TRY(dg_params_parse("dflash", env->params, table, sizeof table / sizeof *table));
     /* DDTree branches as wide as its budget */
-    if (!d->width) d->width = env->budget > 0 ? env->budget : 1;
-    if (!d->tree) d->width = 1;
+    if (!d->width) d->width = d->tree && env->budget > 0 ? env->budget : 1;
     if (d->width > d->vocab.head.rows) d->width = d->vocab.head.rows;
     return DG_OK;
 }
@@ -200,12 +199,12 @@ static dg_status dflash_propose(dg_drafter *base, dg_tree *tree, int32_t budget)
     be->ops->download(be, d->logp, d->logp_dev, cells * sizeof *d->logp);
     DG_TRY(dg_backend_check(be));
     for (size_t i = 0; i < cells; i++) d->id[i] = dg_draft_vocab_target(&d->vocab, d->id[i]);
-    if (!d->tree) {
-        add_chain(d, tree, budget);
-        return DG_OK;
-    }
     const dg_lattice lattice = {d->id, d->logp, d->block - 1, d->width};
-    dg_best_first_fill(d->search, tree, &lattice, budget, d->chain, base->env->source);
+    if (base->env->offer) *base->env->offer = (dg_offer){lattice, base->env->source};
+    if (d->tree)
+        dg_best_first_fill(d->search, tree, &lattice, budget, d->chain, base->env->source);
+    else
+        add_chain(d, tree, budget);
     return DG_OK;
 }
 

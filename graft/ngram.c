@@ -22,57 +22,39 @@ float dg_ngram_logp(int32_t len) {
 /* Where the first choice is wrong, the next one is right about one time in ten (same measurement). */
 static const float alternative_share = 0.1f;
 
-typedef struct search {
-    dg_ngram_retriever *r;
-    const int32_t *path;
-    int32_t n_path, max_tokens;
-    dg_retriever_emit *emit;
-    void *ud;
-    int32_t first[DG_NGRAM_MAX_ALTERNATIVES]; /* first tokens so far */
-    int32_t n;
-    float first_p; /* estimated probability of first[0] */
-} search;
-
-/* Token at a position of text + path + chain; the caller stays below what is there. */
-static int32_t token_at(const search *s, int32_t pos) {
-    const dg_suffix *text = &s->r->text;
-    if (pos < text->n) return text->token[pos];
-    return pos < text->n + s->n_path ? s->path[pos - text->n] : s->r->chain[pos - text->n - s->n_path];
-}
-
-static bool proposed(const search *s, int32_t token) {
-    for (int32_t i = 0; i < s->n; i++)
-        if (s->first[i] == token) return true;
+static bool found(const dg_ngram_next *out, int32_t n, int32_t token) {
+    for (int32_t i = 0; i < n; i++)
+        if (out[i].token == token) return true;
     return false;
 }
 
-/* Emits the chain that follows an occurrence of `len` tokens ending before pos. */
-static void emit_from(search *s, int32_t pos, int32_t len) {
-    dg_ngram_retriever *r = s->r;
-    float p = match_probability(len);
-    if (s->n == 0)
-        s->first_p = p;
-    else
-        p = (1 - s->first_p) * alternative_share;
-    float score = logf(p);
-    for (int32_t i = 0; i < s->max_tokens; i++) {
-        r->chain[i] = token_at(s, pos + i);
-        if (i > 0) score += dg_ngram_logp(len + i); /* should it be right so far, the match is longer */
-        r->score[i] = score;
-    }
-    s->first[s->n++] = r->chain[0];
-    s->emit(s->ud, r->chain, r->score, s->max_tokens);
-}
-
-/* Of what follows match m and is not proposed yet, the latest: its position, -1 if there is nothing. */
-static int32_t latest_other(const search *s, dg_suffix_match m) {
-    const dg_suffix *text = &s->r->text;
+/* Of what follows match m and is not in out yet, the latest: its position, -1 if there is nothing. */
+static int32_t latest_other(const dg_suffix *text, dg_suffix_match m, const dg_ngram_next *out, int32_t n) {
     int32_t best = -1;
     for (int32_t e = text->state[m.state].edge; e >= 0; e = text->edge[e].next) {
         const int32_t pos = text->state[text->edge[e].to].end;
-        if (pos > best && !proposed(s, text->edge[e].token)) best = pos;
+        if (pos > best && !found(out, n, text->edge[e].token)) best = pos;
     }
     return best;
+}
+
+int32_t dg_ngram_find(const dg_ngram_retriever *r, dg_suffix_match m, int32_t root, int32_t max, dg_ngram_next *out) {
+    const dg_suffix *text = &r->text;
+    int32_t n = 0;
+    for (; m.len >= r->options.min_match && n < max; m = dg_suffix_shorter(text, m)) {
+        /* The latest occurrence of all; at the very end of the text no edge leads on from it. */
+        int32_t pos = text->state[m.state].end + 1;
+        if (found(out, n, pos < text->n ? text->token[pos] : root)) pos = latest_other(text, m, out, n);
+        for (; pos >= 0 && n < max; pos = latest_other(text, m, out, n))
+            out[n++] = (dg_ngram_next){pos < text->n ? text->token[pos] : root, pos, m.len};
+    }
+    return n;
+}
+
+/* Token at a position of text + path + chain; the caller stays below what is there. */
+static int32_t token_at(const dg_ngram_retriever *r, const int32_t *path, int32_t n_path, int32_t pos) {
+    if (pos < r->text.n) return r->text.token[pos];
+    return pos < r->text.n + n_path ? path[pos - r->text.n] : r->chain[pos - r->text.n - n_path];
 }
 
 static void extend(dg_retriever *base, const int32_t *path, int32_t n_path, int32_t max_tokens,
@@ -80,19 +62,19 @@ static void extend(dg_retriever *base, const int32_t *path, int32_t n_path, int3
     dg_ngram_retriever *r = (dg_ngram_retriever *)base;
     assert(n_path >= 1 && max_tokens < DG_TREE_MAX);
     if (max_tokens < 1) return;
-    search s = {.r = r, .path = path, .n_path = n_path, .max_tokens = max_tokens, .emit = emit, .ud = ud};
     dg_suffix_match m = dg_suffix_whole(&r->text);
     for (int32_t i = 0; i < n_path; i++) m = dg_suffix_step(&r->text, m, path[i]);
-    for (; m.len >= r->options.min_match; m = dg_suffix_shorter(&r->text, m)) {
-        /* The latest occurrence of all; at the very end of the text no edge leads on from it. */
-        const int32_t pos = r->text.state[m.state].end + 1;
-        if (!proposed(&s, token_at(&s, pos))) emit_from(&s, pos, m.len);
-        while (s.n < r->options.alternatives) {
-            const int32_t other = latest_other(&s, m);
-            if (other < 0) break;
-            emit_from(&s, other, m.len);
+    dg_ngram_next first[DG_NGRAM_MAX_ALTERNATIVES];
+    const int32_t n = dg_ngram_find(r, m, path[0], r->options.alternatives, first);
+    for (int32_t c = 0; c < n; c++) {
+        float score = c == 0 ? dg_ngram_logp(first[0].len)
+                             : logf((1 - match_probability(first[0].len)) * alternative_share);
+        for (int32_t i = 0; i < max_tokens; i++) {
+            r->chain[i] = token_at(r, path, n_path, first[c].pos + i);
+            if (i > 0) score += dg_ngram_logp(first[c].len + i); /* should it be right so far, the match is longer */
+            r->score[i] = score;
         }
-        if (s.n >= r->options.alternatives) return;
+        emit(ud, r->chain, r->score, max_tokens);
     }
 }
 

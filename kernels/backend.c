@@ -173,6 +173,21 @@ static void check_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits
     inner(be)->sample(be, id, logp, logits, pos, s);
 }
 
+static bool is_i32(dg_mat m) { return mat_ok(m) && m.dtype == DG_I32; }
+
+static void check_succ_update(dg_backend *be, dg_mat m, const int32_t *token, dg_mat id, const int32_t *prio) {
+    assert(is_i32(m) && is_i32(id) && id.cols == m.cols && m.cols > 0 && !overlap(m, id));
+    assert(id.rows == 0 || (token && prio));
+    inner(be)->succ_update(be, m, token, id, prio);
+}
+
+static void check_succ_expand(dg_backend *be, int32_t *id, dg_mat m, const int32_t *parent, const int32_t *rank,
+                              int32_t n_root, int32_t n) {
+    assert(is_i32(m) && m.cols > 0 && n_root >= 1 && n_root <= n);
+    assert(id && (n == n_root || (parent && rank)));
+    inner(be)->succ_expand(be, id, m, parent, rank, n_root, n);
+}
+
 static const dg_ops checked = {
     .name = "checked",
     .alloc = check_alloc,
@@ -194,6 +209,8 @@ static const dg_ops checked = {
     .rows_gather = check_rows_gather,
     .top_k = check_top_k,
     .sample = check_sample,
+    .succ_update = check_succ_update,
+    .succ_expand = check_succ_expand,
 };
 
 static const dg_ops *table_of(const dg_backend_driver *driver) {

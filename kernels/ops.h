@@ -117,6 +117,19 @@ typedef struct dg_ops {
      * never chosen while a finite one exists. */
     void (*sample)(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos,
                    const dg_sampling *s);
+
+    /* The successor matrix m[V,k] i32 (Token Recycling, Graft): row t holds tokens that followed token t, best
+     * first; whatever is outside [0, V) stands for "none".
+     *
+     * m[token[i]] = id[i] for every row of id[n,k] i32. Among rows of equal token the one with the highest
+     * prio[i] is written, among those the last. Tokens outside [0, V) write nothing. token, prio: device [n]. */
+    void (*succ_update)(dg_backend *be, dg_mat m, const int32_t *token, dg_mat id, const int32_t *prio);
+
+    /* id[i] = m[id[parent[i]]][rank[i]] for n_root <= i < n; id[0..n_root) are given. -1 where the parent is
+     * outside [0, V), or what m holds there is. parent[i] in [0, i), rank[i] in [0, k); id, parent, rank:
+     * device [n]. */
+    void (*succ_expand)(dg_backend *be, int32_t *id, dg_mat m, const int32_t *parent, const int32_t *rank,
+                        int32_t n_root, int32_t n);
 } dg_ops;
 
 typedef struct dg_backend_options {

@@ -30,9 +30,27 @@ typedef struct dg_outcome {
     const int32_t *row;   /* device [n], ascending: their rows in the feature matrices */
     const dg_mat *feature; /* [n_tap of the drafter]: [rows, hidden] f32 of each feature layer it wanted, in
                               its order */
+    const dg_tree *tree;  /* what the pass verified; NULL in prefill */
+    const int32_t *path;  /* [n] the committed rows as nodes of tree (prefill: 0, 1, ...), ascending */
+    dg_mat successor;     /* device i32 [rows, k], k as the drafter wanted: the target's likeliest tokens after
+                             each row of the pass, accepted or not, best first; row i is node i of tree
+                             (prefill: token[i]). data NULL: not wanted, or not scored in this prefill */
 } dg_outcome;
 
+/* What a drafter wants to learn of the target's choices, see dg_outcome.successor. */
+typedef struct dg_wants {
+    int32_t successors; /* k; 0: nothing */
+    int32_t prompt;     /* longest run of prompt tokens whose rows are to be scored too: the target's head over
+                           all of them; 0: none */
+} dg_wants;
+
 typedef struct dg_drafter dg_drafter;
+
+/* A drafter's own view of this round, beside the nodes that it added. */
+typedef struct dg_offer {
+    dg_lattice lattice; /* n_depth 0: none */
+    int32_t source;     /* whose it is */
+} dg_offer;
 
 /* What a drafter is opened with. Borrowed pointers live as long as the session. */
 typedef struct dg_drafter_env {
@@ -43,6 +61,8 @@ typedef struct dg_drafter_env {
     int32_t budget;          /* most nodes propose will be asked for */
     int32_t max_rows;        /* most rows in one outcome */
     int32_t source;          /* what to pass to dg_tree_add */
+    dg_offer *offer;         /* the session's, empty when a round begins: a drafter that predicts depths
+                                independently leaves them here in propose, for those after it; may be NULL */
 } dg_drafter_env;
 
 typedef struct dg_drafter_ops {
@@ -67,6 +87,8 @@ typedef struct dg_drafter_ops {
     /* Its row at a position depends on the token after it (EAGLE-3): when the text is cut or goes on differently, the
      * session lets it observe the last row it keeps once more. */
     bool reads_next;
+    /* What of the target's choices observe is to be given; fixed after open. NULL: nothing. */
+    void (*wants)(const dg_drafter *d, dg_wants *w);
 } dg_drafter_ops;
 
 /* First member of every drafter's own struct. */

@@ -3,19 +3,25 @@
 
 #include "runtime/drafter.h"
 
-extern const dg_drafter_ops dg_dflash, dg_eagle3, dg_ngram, dg_pld;
+extern const dg_drafter_ops dg_dflash, dg_eagle3, dg_fused, dg_graft, dg_ngram, dg_pld, dg_recycling;
 
-static const dg_drafter_ops *const drafter[] = {&dg_dflash, &dg_eagle3, &dg_ngram, &dg_pld};
+static const dg_drafter_ops *const drafter[] = {&dg_dflash, &dg_eagle3, &dg_fused,    &dg_graft,
+                                                &dg_ngram,  &dg_pld,    &dg_recycling};
 
 static const dg_mode mode[] = {
     {"plain", "", "the target alone", 0},
     {"pld", "pld", "prompt lookup decoding, the original rule", 0},
     {"ngram", "ngram", "longest suffix match in the running text", 0},
+    {"suffix", "ngram,alternatives=1", "the same as a single chain", 0},
+    {"recycling", "recycling", "Token Recycling: successors of successors, 80 nodes", 80},
     {"dflash", "dflash:{dflash}", "DFlash block as one chain (the original)", 15},
     {"ddtree", "dflash:{dflash},tree=1", "DFlash marginals as a best-first tree (DDTree)", 15},
     {"ddtree60", "dflash:{dflash},tree=1", "the same with 60 nodes", 60},
     {"eagle3", "eagle3:{eagle3}", "EAGLE-3 dynamic tree, depth 8, top-k 10, 60 nodes", 60},
     {"eagle3-chain", "eagle3:{eagle3},topk=1", "EAGLE-3 as a chain of 7", 7},
+    {"graft-tail", "dflash:{dflash} graft,tau=0.4", "Graft-TAIL: the chain's unsure tail gives way to memory", 15},
+    {"graft-tail-tree", "dflash:{dflash},width=8 graft,tree=1", "the same with a small tree at the cut", 15},
+    {"fused", "dflash:{dflash},width=8 fused", "block marginals, text and successors in one ranked tree", 15},
     {"ngram-dflash", "ngram dflash:{dflash}", "suffix matches first, the DFlash chain fills the rest of the tree", 15},
 };
 

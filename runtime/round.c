@@ -22,6 +22,7 @@ static int32_t round_budget(const dg_session *s) {
 static dg_status propose(dg_session *s) {
     const double start = dg_now();
     dg_tree_reset(&s->tree, s->token[s->n_token - 1]);
+    s->offer.lattice.n_depth = 0;
     const int32_t budget = round_budget(s);
     for (int32_t i = 0; i < s->n_slot && budget > 0; i++) {
         dg_drafter *d = s->slot[i].drafter;
@@ -43,16 +44,21 @@ static int32_t collect_taps(dg_session *const *s, const dg_batch *b, dg_tap *tap
     return n;
 }
 
-/* The head and the sampler over the n rows of one session from row0 of the forward pass, a few at a time. */
-static void sample_rows(dg_session *s, const dg_session *lead, const dg_batch *b, int32_t row0, int32_t n) {
+/* The head over the n rows of one session from row0 of the forward pass, a few at a time: what the drafters want to
+ * know of them and, unless their next tokens are known (prefill), the target's samples. */
+static void score_rows(dg_session *s, const dg_session *lead, const dg_batch *b, int32_t row0, int32_t n, bool sample) {
     dg_backend *be = s->model->be;
+    const int32_t k = s->wants.successors;
     for (int32_t at = 0; at < n; at += DG_HEAD_ROWS) {
         const int32_t rows = min32(DG_HEAD_ROWS, n - at);
         const dg_mat logits = dg_mat_rows(lead->logits, 0, rows);
         dg_target_head(s->model, dg_mat_rows(lead->work.x, row0 + at, rows), logits);
+        if (k) be->ops->top_k(be, s->successor + (size_t)at * (size_t)k, NULL, logits, k);
         /* a row's noise is keyed by its own position, whatever the batch */
-        be->ops->sample(be, s->sampled_dev + at, s->logp_dev + at, logits, b->pos_dev + row0 + at, &s->sampling);
+        if (sample)
+            be->ops->sample(be, s->sampled_dev + at, s->logp_dev + at, logits, b->pos_dev + row0 + at, &s->sampling);
     }
+    if (!sample) return;
     be->ops->download(be, s->sampled, s->sampled_dev, (size_t)n * sizeof *s->sampled);
     be->ops->download(be, s->logp, s->logp_dev, (size_t)n * sizeof *s->logp);
 }
@@ -98,16 +104,23 @@ static void count_round(dg_session *s, int32_t n) {
     }
 }
 
-static dg_status observe(dg_session *s, int32_t n, const int32_t *row) {
+/* Tells the drafters of the n rows just committed. tree: NULL in prefill; scored: rows of the pass that went through
+ * the head. */
+static dg_status observe(dg_session *s, int32_t n, const int32_t *row, const dg_tree *tree, int32_t scored) {
     dg_backend *be = s->model->be;
     be->ops->upload(be, s->path_dev, row, (size_t)n * sizeof *row);
-    const int32_t first = s->kv.len - n; /* already committed */
+    const int32_t first = s->kv.len - n;
     const dg_outcome base = {.n = n, .token = s->token + first, .first = first, .next = s->token[first + n],
-                             .row = s->path_dev};
+                             .row = s->path_dev, .tree = tree, .path = row};
     for (int32_t i = 0; i < s->n_slot; i++) {
+        const dg_slot *slot = &s->slot[i];
         dg_outcome o = base;
-        o.feature = s->slot[i].feature;
-        DG_TRY(s->slot[i].drafter->ops->observe(s->slot[i].drafter, &o));
+        o.feature = slot->feature;
+        if (scored && slot->wants.successors && (tree || slot->wants.prompt)) {
+            o.successor = dg_mat_make(s->successor, DG_I32, scored, s->wants.successors);
+            o.successor = dg_mat_cols(o.successor, 0, min32(slot->wants.successors, s->wants.successors));
+        }
+        DG_TRY(slot->drafter->ops->observe(slot->drafter, &o));
     }
     return DG_OK;
 }
@@ -123,7 +136,7 @@ static dg_status settle(dg_session *s) {
     s->n_token += n;
     s->n_new = n;
     if (s->limit != INT32_MAX) s->limit -= n;
-    DG_TRY(observe(s, n, s->walk.path));
+    DG_TRY(observe(s, n, s->walk.path, &s->tree, s->tree.n));
     s->stats.commit_seconds += dg_now() - start;
     return DG_OK;
 }
@@ -139,7 +152,7 @@ static dg_status verify_group(dg_session *const *s, int32_t n) {
     for (int32_t i = 0; i < n; i++) dg_batch_add_tree(be, b, &s[i]->kv, &s[i]->tree);
     dg_batch_upload(be, b);
     DG_TRY(dg_target_forward(lead->model, b, &lead->work, tap, collect_taps(s, b, tap)));
-    for (int32_t i = 0; i < n; i++) sample_rows(s[i], lead, b, b->seg[i].row0, b->seg[i].n);
+    for (int32_t i = 0; i < n; i++) score_rows(s[i], lead, b, b->seg[i].row0, b->seg[i].n, true);
     DG_TRY(dg_backend_check(be));
     const double seconds = (dg_now() - start) / n;
     for (int32_t i = 0; i < n; i++) {
@@ -196,16 +209,17 @@ dg_status dg_sessions_step(dg_session *const *s, size_t n_session, size_t *count
 
 /* ---- prefill ---------------------------------------------------------------------------------- */
 
-/* Commits token[kv.len .. kv.len+n) in one pass; the token after them is known. */
-static dg_status prefill_chunk(dg_session *s, int32_t n) {
+/* Commits token[kv.len .. kv.len+n) in one pass; the token after them is known. score: for the drafters. */
+static dg_status prefill_chunk(dg_session *s, int32_t n, bool score) {
     dg_backend *be = s->model->be;
     dg_tap tap[DG_MAX_TAPS];
     dg_batch_reset(&s->batch);
     dg_batch_add_rows(be, &s->batch, &s->kv, s->token + s->kv.len, n, DG_MASK_CAUSAL);
     dg_batch_upload(be, &s->batch);
     DG_TRY(dg_target_forward(s->model, &s->batch, &s->work, tap, collect_taps(&s, &s->batch, tap)));
+    if (score) score_rows(s, s, &s->batch, 0, n, false);
     dg_kv_commit(be, &s->kv, s->identity, n);
-    return observe(s, n, s->identity);
+    return observe(s, n, s->identity, NULL, score ? n : 0);
 }
 
 /* Special tokens alone are no text. */
@@ -242,8 +256,10 @@ dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n) {
     dg_text_reset(&s->text, holds_text(s));
 
     dg_status st = DG_OK;
+    const bool score = s->n_token - 1 - keep <= s->wants.prompt;
     dg_mem_guard_begin();
-    while (st == DG_OK && s->kv.len < s->n_token - 1) st = prefill_chunk(s, min32(s->chunk, s->n_token - 1 - s->kv.len));
+    while (st == DG_OK && s->kv.len < s->n_token - 1)
+        st = prefill_chunk(s, min32(s->chunk, s->n_token - 1 - s->kv.len), score);
     dg_mem_guard_end();
     if (st != DG_OK) {
         s->dead = st;

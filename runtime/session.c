@@ -25,6 +25,7 @@ static void layout(dg_session *s, const dg_session_options *o, dg_arena *host, d
     s->sampled_dev = dg_arena_take(dev, DG_TREE_MAX, sizeof(int32_t));
     s->logp_dev = dg_arena_take(dev, DG_TREE_MAX, sizeof(float));
     s->path_dev = dg_arena_take(dev, (size_t)window, sizeof(int32_t));
+    s->successor = dg_arena_take(dev, DG_TREE_MAX * (size_t)s->wants.successors, sizeof *s->successor);
     for (int32_t t = 0; t < s->n_tap; t++)
         s->feature[t] = dg_mat_make(dg_arena_take(dev, (size_t)window * (size_t)c->hidden_size, sizeof(float)), DG_F32,
                                     window, c->hidden_size);
@@ -98,6 +99,15 @@ static dg_status add_tap(dg_session *s, int32_t layer) {
     return DG_OK;
 }
 
+static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
+
+static void add_wants(dg_session *s, dg_slot *slot) {
+    const dg_drafter_ops *ops = slot->drafter->ops;
+    if (ops->wants) ops->wants(slot->drafter, &slot->wants);
+    s->wants.successors = max32(s->wants.successors, min32(slot->wants.successors, s->model->net.config.vocab_size));
+    s->wants.prompt = max32(s->wants.prompt, slot->wants.prompt);
+}
+
 static dg_status open_drafter(dg_session *s, const dg_draft *draft) {
     dg_slot *slot = &s->slot[s->n_slot];
     const dg_drafter_ops *ops = draft->name ? dg_drafter_find(draft->name) : NULL;
@@ -114,10 +124,11 @@ static dg_status open_drafter(dg_session *s, const dg_draft *draft) {
     DG_CHECK(!draft->path == !slot->path && !draft->params == !slot->params, DG_ERR_MEMORY, "no memory for the session");
     slot->env = (dg_drafter_env){.model = s->model, .path = slot->path, .params = slot->params, .context = s->context,
                                  .budget = s->budget, .max_rows = s->chunk > s->budget + 1 ? s->chunk : s->budget + 1,
-                                 .source = s->n_slot + 1};
+                                 .source = s->n_slot + 1, .offer = &s->offer};
     DG_TRY(ops->open(&slot->env, &slot->drafter));
     s->n_slot++;
     s->reads_next |= ops->reads_next;
+    add_wants(s, slot);
     slot->n_tap = ops->taps ? ops->taps(slot->drafter, &slot->tap_layer) : 0;
     for (int32_t t = 0; t < slot->n_tap; t++) DG_TRY(add_tap(s, slot->tap_layer[t]));
     return DG_OK;

@@ -20,6 +20,7 @@ typedef struct dg_slot {
     int32_t n_tap;
     const int32_t *tap_layer;
     dg_mat feature[DG_MAX_TAPS]; /* views of the session's feature rows, in the drafter's order */
+    dg_wants wants;
 } dg_slot;
 
 struct dg_session {
@@ -35,9 +36,12 @@ struct dg_session {
     int32_t tap_layer[DG_MAX_TAPS]; /* union of the drafters' feature layers, ascending */
     dg_mat feature[DG_MAX_TAPS];    /* device [chunk, hidden] each */
     int32_t n_tap;
+    dg_wants wants;     /* the most of what the drafters want */
+    int32_t *successor; /* device [DG_TREE_MAX, wants.successors] */
 
     dg_kv kv;
     dg_tree tree;
+    dg_offer offer; /* of this round */
     dg_walk walk;
     dg_batch batch; /* of the sessions stepped together, those of the first serve */
     dg_work work;

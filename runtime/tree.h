@@ -20,6 +20,14 @@ typedef struct dg_tree {
                                     never above the parent's */
 } dg_tree;
 
+/* What a drafter thinks of depths 1..n_depth below the root, each depth independent of the others. Borrowed. */
+typedef struct dg_lattice {
+    const int32_t *id; /* [n_depth, width] different token ids in a row, best first */
+    const float *logp; /* [n_depth, width] their log-probabilities, not increasing along a row */
+    int32_t n_depth;   /* >= 0; depths past DG_TREE_MAX - 1 are never reached */
+    int32_t width;     /* candidates of each depth, >= 1; more than the budget are never looked at */
+} dg_lattice;
+
 void dg_tree_reset(dg_tree *t, int32_t root_token);
 
 /* Child of `parent` with `token`, made if absent; its index, or -1 when the tree is full. The score of a new

@@ -193,6 +193,8 @@ static const dg_ops ops = {
     .rows_gather = dg_cpu_rows_gather,
     .top_k = dg_cpu_top_k,
     .sample = dg_cpu_sample,
+    .succ_update = dg_cpu_succ_update,
+    .succ_expand = dg_cpu_succ_expand,
 };
 
 const dg_backend_driver dg_cpu_driver = {

@@ -174,6 +174,9 @@ void dg_cpu_zero(dg_backend *be, dg_mat dst);
 void dg_cpu_embed(dg_backend *be, dg_mat out, dg_mat table, const int32_t *id);
 void dg_cpu_rows_put(dg_backend *be, dg_mat dst, int32_t row0, dg_mat src);
 void dg_cpu_rows_gather(dg_backend *be, dg_mat dst, dg_mat src, const int32_t *idx);
+void dg_cpu_succ_update(dg_backend *be, dg_mat m, const int32_t *token, dg_mat id, const int32_t *prio);
+void dg_cpu_succ_expand(dg_backend *be, int32_t *id, dg_mat m, const int32_t *parent, const int32_t *rank,
+                        int32_t n_root, int32_t n);
 
 void dg_cpu_top_k(dg_backend *be, int32_t *id, float *logp, dg_mat logits, int32_t k);
 void dg_cpu_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos,

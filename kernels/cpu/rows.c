@@ -1,4 +1,4 @@
-/* Ops that move rows: copies, embedding lookup, cache append and gather. */
+/* Ops that move rows: copies, embedding lookup, cache append and gather, the successor matrix. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -40,5 +40,29 @@ void dg_cpu_rows_gather(dg_backend *be, dg_mat dst, dg_mat src, const int32_t *i
         void *to = dg_mat_row(&dst, r);
         const void *from = dg_mat_row(&src, idx[r]);
         if (to != from) memcpy(to, from, row_bytes(dst));
+    }
+}
+
+/* Another row with the same token goes before row i. */
+static bool outranked(const int32_t *token, const int32_t *prio, int32_t n, int32_t i) {
+    for (int32_t j = 0; j < n; j++)
+        if (token[j] == token[i] && (prio[j] > prio[i] || (prio[j] == prio[i] && j > i))) return true;
+    return false;
+}
+
+void dg_cpu_succ_update(dg_backend *be, dg_mat m, const int32_t *token, dg_mat id, const int32_t *prio) {
+    (void)be;
+    for (int32_t i = 0; i < id.rows; i++)
+        if (token[i] >= 0 && token[i] < m.rows && !outranked(token, prio, id.rows, i))
+            memcpy(dg_mat_row(&m, token[i]), dg_mat_row(&id, i), row_bytes(m));
+}
+
+void dg_cpu_succ_expand(dg_backend *be, int32_t *id, dg_mat m, const int32_t *parent, const int32_t *rank,
+                        int32_t n_root, int32_t n) {
+    (void)be;
+    for (int32_t i = n_root; i < n; i++) {
+        const int32_t from = id[parent[i]];
+        const int32_t to = from >= 0 && from < m.rows ? ((const int32_t *)dg_mat_row(&m, from))[rank[i]] : -1;
+        id[i] = to >= 0 && to < m.rows ? to : -1;
     }
 }

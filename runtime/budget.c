@@ -1,0 +1,228 @@
+/* The rows of a round; see budget.h. */
+#include "runtime/budget.h"
+
+#include <math.h>
+#include <string.h>
+
+static const int16_t size[DG_BUDGET_SIZES] = {1,  2,  3,  4,  5,  6,  7,  8,  10, 12,  14,  16,  20, 24,
+                                              28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 224, 256};
+
+/* Sizes of the first rounds: the ends of the curve and its bend. */
+static const int16_t first[] = {16, 1, 4, 8, 2};
+enum { N_FIRST = sizeof first / sizeof *first };
+
+enum {
+    MEAN = 8,        /* rounds that a cost remembers */
+    LOOK = 16,       /* every so many rounds a neighbour of the best size is measured */
+    TRY_ON = 4,      /* rounds with networks to begin with */
+    TRIAL = 2,       /* rounds of a later trial */
+    PAUSE = 16,      /* rounds between trials, at first and at most */
+    MAX_PAUSE = 128,
+    NEW_TEXT = 4     /* rounds to a trial after a new text */
+};
+static const double decay = 0.9, better = 1.02, accept_decay = 0.99, accept_prior = 4;
+
+int32_t dg_budget_rows(int32_t i) { return size[i]; }
+
+/* The largest size of at most n rows (n >= 1). */
+static int32_t size_index(int32_t n) {
+    int32_t i = DG_BUDGET_SIZES - 1;
+    while (size[i] > n) i--;
+    return i;
+}
+
+void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network) {
+    *b = (dg_budget){.most = budget ? budget : most, .fixed = budget > 0, .network = network, .on = network,
+                     .wait = TRY_ON, .pause = PAUSE};
+}
+
+void dg_budget_text(dg_budget *b) {
+    if (b->wait > NEW_TEXT) b->wait = NEW_TEXT;
+}
+
+/* ---- the cost curve --------------------------------------------------------------------------- */
+
+/* Makes the measured costs rise with the rows: neighbours that do not are averaged (pool adjacent violators). Sizes in
+ * between lie on the line; those beyond the last go on as steeply as it rose so far. */
+static void fit_curve(dg_budget *b) {
+    double value[DG_BUDGET_SIZES], weight[DG_BUDGET_SIZES];
+    int32_t end[DG_BUDGET_SIZES], n = 0; /* blocks of measured sizes: the last size of each */
+    for (int32_t i = 0; i < DG_BUDGET_SIZES; i++) {
+        if (!b->n_seen[i]) continue;
+        const int32_t age = b->round - b->last_seen[i];
+        value[n] = b->seconds[i];
+        weight[n] = (b->n_seen[i] < MEAN ? b->n_seen[i] : MEAN) / (1.0 + age / 64);
+        end[n++] = i;
+        for (; n > 1 && value[n - 2] > value[n - 1]; n--) {
+            const double w = weight[n - 2] + weight[n - 1];
+            value[n - 2] = (value[n - 2] * weight[n - 2] + value[n - 1] * weight[n - 1]) / w;
+            weight[n - 2] = w, end[n - 2] = end[n - 1];
+        }
+    }
+    int32_t from = -1, block = 0; /* the measured size before i */
+    for (int32_t i = 0; i < DG_BUDGET_SIZES && n; i++) {
+        if (b->n_seen[i]) {
+            while (end[block] < i) block++;
+            b->curve[i] = value[block];
+            for (int32_t k = from + 1; k < i; k++) {
+                const double low = from < 0 ? b->curve[i] : b->curve[from], share =
+                    from < 0 ? 1 : (double)(size[k] - size[from]) / (double)(size[i] - size[from]);
+                b->curve[k] = low + share * (b->curve[i] - low);
+            }
+            from = i;
+        } else if (i > end[n - 1]) {
+            const double rise = (value[n - 1] - b->curve[0]) / (double)(size[from] > 1 ? size[from] - 1 : 1);
+            b->curve[i] = b->curve[from] + rise * (double)(size[i] - size[from]);
+        }
+    }
+}
+
+double dg_budget_cost(const dg_budget *b, int32_t n) {
+    const int32_t i = size_index(n);
+    if (i + 1 == DG_BUDGET_SIZES || size[i] == n) return b->curve[i];
+    const double share = (double)(n - size[i]) / (double)(size[i + 1] - size[i]);
+    return b->curve[i] + share * (b->curve[i + 1] - b->curve[i]);
+}
+
+/* A running mean that a single stall of the machine does not throw. */
+static double mean(double old, double x, int32_t n) {
+    if (n > 3 && x > 3 * old) x = 3 * old;
+    return old + (x - old) / (n < MEAN ? n : MEAN);
+}
+
+static void learn_cost(dg_budget *b, int32_t rows, double verify) {
+    const int32_t i = size_index(rows);
+    if (size[i] != rows) return;
+    b->n_seen[i]++;
+    b->seconds[i] = mean(b->seconds[i], verify, b->n_seen[i]);
+    b->last_seen[i] = b->round;
+    fit_curve(b);
+}
+
+/* ---- acceptance ------------------------------------------------------------------------------- */
+
+/* Ranges of probability, each 2/3 of the one above. */
+static int32_t bin_of(float score) {
+    const int32_t i = (int32_t)(-score / 0.405f);
+    return i < 0 ? 0 : i < DG_BUDGET_BINS ? i : DG_BUDGET_BINS - 1;
+}
+
+/* What a score has meant so far: its own promise, corrected by how the promises of its range were kept. */
+static double probability(const dg_budget *b, float score) {
+    const int32_t i = bin_of(score);
+    const double p = exp((double)score) * (b->accepted[i] + accept_prior) / (b->promised[i] + accept_prior);
+    return p < 1 ? p : 1;
+}
+
+static void learn_acceptance(dg_budget *b, const dg_tree *t, const dg_walk *w) {
+    for (int32_t i = 0; i < DG_BUDGET_BINS; i++) b->promised[i] *= accept_decay, b->accepted[i] *= accept_decay;
+    for (int32_t i = 1; i < t->n; i++) b->promised[bin_of(t->score[i])] += exp((double)t->score[i]);
+    for (int32_t i = 1; i < w->n; i++) b->accepted[bin_of(t->score[w->path[i]])]++;
+}
+
+/* ---- choosing --------------------------------------------------------------------------------- */
+
+/* Scores of the nodes but the root, best first. */
+static int32_t sorted_scores(const dg_tree *t, float *score) {
+    int32_t n = 0;
+    for (int32_t i = 1; i < t->n; i++) {
+        int32_t j = n++;
+        for (; j > 0 && score[j - 1] < t->score[i]; j--) score[j] = score[j - 1];
+        score[j] = t->score[i];
+    }
+    return n;
+}
+
+/* The size with the most expected tokens a second; *tokens: those of each size. */
+static int32_t best_size(const dg_budget *b, const dg_tree *t, double *tokens) {
+    float score[DG_TREE_MAX];
+    const int32_t n = sorted_scores(t, score), last = size_index(n + 1);
+    double sum = 1, most = 0;
+    int32_t best = 0;
+    for (int32_t i = 0, at = 0; i <= last; i++) {
+        while (at < size[i] - 1) sum += probability(b, score[at++]);
+        tokens[i] = sum;
+        const double rate = sum / (b->draft[b->use] + b->rest + b->curve[i]);
+        if (rate > most) most = rate, best = i;
+    }
+    return best;
+}
+
+int32_t dg_budget_cut(const dg_budget *b, const dg_tree *t) {
+    if (b->fixed) return t->n - 1;
+    const int32_t last = size_index(t->n);
+    if (b->round < N_FIRST) {
+        const int32_t want = size_index(first[b->round]);
+        return size[want < last ? want : last] - 1;
+    }
+    double tokens[DG_BUDGET_SIZES];
+    int32_t best = best_size(b, t, tokens);
+    if (b->round % LOOK == 0) { /* the neighbour that was not measured for longer */
+        const int32_t up = best < last ? best + 1 : best, down = best > 0 ? best - 1 : best;
+        best = down == best || (up != best && b->last_seen[up] < b->last_seen[down]) ? up : down;
+    }
+    return size[best] - 1;
+}
+
+/* Expected tokens a second of late rounds; with networks or without. */
+static double rate(const dg_budget *b, bool network) {
+    return b->time[network] > 0 ? b->tokens[network] / b->time[network] : 0;
+}
+
+/* After a trial, or when networks fall behind what plain decoding would do. */
+static void decide(dg_budget *b) {
+    if (rate(b, !b->on) > better * rate(b, b->on)) {
+        b->on = !b->on;
+        b->pause = PAUSE;
+    } else {
+        b->pause = b->pause < MAX_PAUSE / 2 ? 2 * b->pause : MAX_PAUSE;
+    }
+    b->wait = b->pause;
+}
+
+static bool choose_network(dg_budget *b) {
+    if (!b->network) return false;
+    if (b->trial > 0) return !b->on;
+    if (b->wait > 0) return b->on;
+    b->trial = TRIAL;
+    return !b->on;
+}
+
+int32_t dg_budget_begin(dg_budget *b, int32_t room, bool *network) {
+    if (room > b->most) room = b->most;
+    if (room < 0) room = 0;
+    b->use = b->fixed || choose_network(b);
+    *network = b->use;
+    if (b->fixed || b->round < N_FIRST) return room;
+    const int32_t enough = 2 * b->kept + 8; /* more than twice the last is not going to pay at once */
+    return room < enough ? room : enough;
+}
+
+static void learn_rate(dg_budget *b, const dg_tree *t) {
+    double tokens[DG_BUDGET_SIZES];
+    best_size(b, t, tokens); /* of what was verified, all of it */
+    const bool use = b->use;
+    b->n_round[use]++;
+    b->tokens[use] = decay * b->tokens[use] + tokens[size_index(t->n)];
+    b->time[use] = decay * b->time[use] + b->draft[use] + b->rest + dg_budget_cost(b, t->n);
+}
+
+void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double draft, double verify, double rest) {
+    if (b->fixed) return;
+    b->round++;
+    b->kept = t->n - 1;
+    learn_cost(b, t->n, verify);
+    learn_acceptance(b, t, w);
+    b->draft[b->use] = mean(b->draft[b->use], draft, b->n_round[b->use] + 1);
+    b->rest = mean(b->rest, rest, b->round);
+    learn_rate(b, t);
+    if (!b->network) return;
+    if (b->trial > 0) {
+        if (--b->trial == 0) decide(b);
+    } else if (b->wait > 0) {
+        b->wait--;
+    }
+    /* No need to wait where plain decoding, whose cost is known, is faster. */
+    if (b->on && b->round > N_FIRST && b->n_round[1] >= TRY_ON && !b->trial && rate(b, true) * (b->curve[0] + b->rest) < 1)
+        b->wait = 0;
+}

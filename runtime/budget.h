@@ -1,0 +1,63 @@
+/* How many rows a round is worth (--budget auto): the number that promises the most tokens a second, under a cost curve
+ * measured while decoding and the acceptance that the scores turned out to mean. The rule is CaDDTree's (arXiv
+ * 2606.01813), with no profiling beforehand. No drafting at all is one of the choices, so that a session is never
+ * slower than plain decoding for long; drafters with a network are tried again now and then.
+ *
+ * Knows trees, walks and seconds; no drafter, no model, no clock. A budget changes speed, never text. */
+#ifndef DG_BUDGET_H
+#define DG_BUDGET_H
+
+#include "runtime/verify.h"
+
+enum { DG_BUDGET_SIZES = 27, DG_BUDGET_BINS = 12 };
+
+typedef struct dg_budget {
+    int32_t most;    /* nodes besides the root that there is room for */
+    bool fixed;      /* every round may use them all, and no drafter is ever left out */
+    bool network;    /* there are drafters that cost a pass */
+
+    /* The cost curve: seconds of a verify pass by its rows, for rows of dg_budget_rows(i). */
+    double seconds[DG_BUDGET_SIZES], curve[DG_BUDGET_SIZES]; /* as measured (running mean); rising, without gaps */
+    int32_t n_seen[DG_BUDGET_SIZES];
+    int32_t last_seen[DG_BUDGET_SIZES]; /* round */
+    double rest;                        /* seconds a round takes beside drafting and verifying */
+    double draft[2];                    /* seconds of drafting: without, with the networks */
+
+    /* Acceptance: what nodes of one range of scores promised, and what came of it. Decaying sums. */
+    double promised[DG_BUDGET_BINS], accepted[DG_BUDGET_BINS];
+
+    /* Whether networks pay: expected tokens and seconds of late rounds without and with them. Decaying sums. */
+    double tokens[2], time[2];
+    int32_t n_round[2];
+    bool on;         /* the better choice so far */
+    bool use;        /* this round's */
+    int32_t wait;    /* rounds to the next trial of the other */
+    int32_t pause;   /* between trials; longer each time that a trial changes nothing */
+    int32_t trial;   /* rounds left of the trial */
+
+    int32_t round, kept; /* rounds so far; nodes of the last one */
+} dg_budget;
+
+/* budget > 0: fixed, 0: auto with at most `most` nodes. network: there are drafters that cost a pass. */
+void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network);
+
+/* A new text: the networks are tried again soon. */
+void dg_budget_text(dg_budget *b);
+
+/* Begins a round that has room for `room` nodes. Returns how many may be proposed; *network: whether drafters that cost
+ * a pass are to run. */
+int32_t dg_budget_begin(dg_budget *b, int32_t room, bool *network);
+
+/* How many of the proposed nodes are worth verifying: those with the best scores. */
+int32_t dg_budget_cut(const dg_budget *b, const dg_tree *t);
+
+/* What the round came to. Seconds: drafting, verifying, everything else. */
+void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double draft, double verify, double rest);
+
+/* Rows of size i of the curve; 1, 2, 3, ... then wider steps up to DG_TREE_MAX. */
+int32_t dg_budget_rows(int32_t i);
+
+/* Seconds that a pass over n rows takes, 0 before the first. */
+double dg_budget_cost(const dg_budget *b, int32_t n);
+
+#endif
