@@ -7,7 +7,7 @@
 #include "tests/fixture.h"
 #include "tests/toy_drafters.h"
 
-enum { MAX_BATCH = 8, MAX_ARMS = 13 };
+enum { MAX_BATCH = 8, MAX_ARMS = 16 };
 
 typedef struct grid {
     const char *model;      /* path */
@@ -106,6 +106,11 @@ static int list_arms(const grid *g, arm *a) {
         a[n++] = (arm){"dflash chain", {{"dflash", g->dflash, NULL}}, 1};
         a[n++] = (arm){"dflash tree", {{"dflash", g->dflash, "tree=1"}}, 1};
         a[n++] = (arm){"ngram + dflash tree", {{"ngram", NULL, NULL}, {"dflash", g->dflash, "tree=1,chain=3"}}, 2};
+    }
+    a[n++] = (arm){"recycling", {{"recycling", NULL, NULL}}, 1};
+    if (g->dflash) {
+        a[n++] = (arm){"graft-tail", {{"dflash", g->dflash, NULL}, {"graft", NULL, "tau=0.4"}}, 2};
+        a[n++] = (arm){"fused", {{"dflash", g->dflash, "width=8"}, {"fused", NULL, NULL}}, 2};
     }
     if (g->eagle3) {
         a[n++] = (arm){"eagle3 chain", {{"eagle3", g->eagle3, "topk=1"}}, 1};
