@@ -111,10 +111,10 @@ static void add_chain(void *ud, const int32_t *token, const float *score, int32_
         add_candidate(d, i ? d->n_candidate - 1 : -1, token[i], d->base.env->source, score[i]);
 }
 
-/* A pair of neighbours that has been there before: the chain would run in a circle. */
-static bool repeats(const drafter *d, int32_t first, int32_t from, int32_t to) {
-    for (int32_t i = first; i + 1 < d->n_candidate; i++)
-        if (d->candidate[i].token == from && d->candidate[i + 1].token == to) return true;
+/* Neighbours that stood in the chain behind `root` before: it would run in a circle. */
+static bool repeats(const drafter *d, int32_t root, int32_t first, int32_t from, int32_t to) {
+    for (int32_t i = first; i < d->n_candidate; root = d->candidate[i++].token)
+        if (root == from && d->candidate[i].token == to) return true;
     return false;
 }
 
@@ -127,7 +127,7 @@ static void add_successors(drafter *d, int32_t root, int32_t most) {
         const int32_t parent = d->template.parent[i];
         at[i + 1] = -2;
         if (id[i] < 0 || at[parent] == -2) continue;
-        if (!d->tree && i > 0 && repeats(d, first, id[i - 1], id[i])) return;
+        if (!d->tree && repeats(d, root, first, i ? id[i - 1] : root, id[i])) return;
         at[i + 1] = d->n_candidate;
         add_candidate(d, at[parent], id[i], d->base.env->source, d->template_score[i]);
     }

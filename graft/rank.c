@@ -6,6 +6,7 @@
 
 enum {
     DRAFTED,     /* the network proposed it, */
+    FIRST,       /* as its first choice, */
     LOGP,        /* times its log-probability; */
     SECOND,      /* at depth 2, */
     DEEPER,      /* at depth 3 or more, */
@@ -25,11 +26,11 @@ enum {
 };
 _Static_assert((int)N_WEIGHT == (int)DG_RANK_WEIGHTS, "one weight a feature");
 
-static const float with_network[N_WEIGHT] = {1.52f,  0.84f,  0.29f,  0.26f,  -0.29f, -0.59f, 0.50f, 2.17f, 1.98f, 0.62f,
+static const float with_network[N_WEIGHT] = {1.52f,  0,      0.84f,  0.29f,  0.26f,  -0.29f, -0.59f, 0.50f, 2.17f, 1.98f, 0.62f,
                                              -2.52f, -1.13f, -0.79f, -0.22f, -0.55f, -0.88f, -1.41f,
                                              0.59f,  1.95f,  2.56f,  3.06f,  3.46f,  3.62f,  4.13f, 5.98f,
                                              0.56f,  1.19f,  2.23f};
-static const float from_memory[N_WEIGHT] = {0,      0,      0,      0,      0,      0,      0.25f, 0,     0,     0.78f,
+static const float from_memory[N_WEIGHT] = {0,      0,      0,      0,      0,      0,      0,      0.25f, 0,     0,     0.78f,
                                             0,      -0.47f, -0.68f, -0.50f, -1.01f, -1.46f, -2.09f,
                                             0.02f,  1.36f,  1.93f,  2.49f,  2.72f,  2.98f,  3.37f, 5.16f,
                                             -0.06f, 0.64f,  1.83f};
@@ -58,6 +59,7 @@ static features features_of(const dg_place *at, const dg_candidate *c) {
     const int32_t r = c->successor, len = length_class(c->match > 0 ? c->match : 1);
     features f = {.logp = c->logp > -20 ? c->logp : -20};
     add(&f, network, DRAFTED);
+    add(&f, c->drafted == DG_RANK_GREEDY, FIRST);
     add(&f, network, LOGP);
     add(&f, network && at->depth == 2, SECOND);
     add(&f, network && at->depth > 2, DEEPER);

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DG_RANK_WEIGHTS = 28, DG_RANK_GREEDY = 0, DG_RANK_NONE = -1 };
+enum { DG_RANK_WEIGHTS = 29, DG_RANK_GREEDY = 0, DG_RANK_NONE = -1 };
 
 typedef struct dg_candidate {
     int32_t token;

@@ -8,19 +8,19 @@ static const int16_t size[DG_BUDGET_SIZES] = {1,  2,  3,  4,  5,  6,  7,  8,  10
                                               28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 224, 256};
 
 /* Sizes of the first rounds: the ends of the curve and its bend. */
-static const int16_t first[] = {16, 1, 4, 8, 2};
+static const int16_t first[] = {8, 1, 4};
 enum { N_FIRST = sizeof first / sizeof *first };
 
 enum {
     MEAN = 8,        /* rounds that a cost remembers */
     LOOK = 16,       /* every so many rounds a neighbour of the best size is measured */
-    TRY_ON = 4,      /* rounds with networks to begin with */
-    TRIAL = 2,       /* rounds of a later trial */
+    TRY_ON = 3,      /* rounds with networks to begin with */
+    TRIAL = 1,       /* rounds of a later trial */
     PAUSE = 16,      /* rounds between trials, at first and at most */
     MAX_PAUSE = 128,
     NEW_TEXT = 4     /* rounds to a trial after a new text */
 };
-static const double decay = 0.9, better = 1.02, accept_decay = 0.99, accept_prior = 4;
+static const double decay = 0.9, better = 1.02, accept_most = 16, accept_prior = 2;
 
 int32_t dg_budget_rows(int32_t i) { return size[i]; }
 
@@ -101,46 +101,65 @@ static void learn_cost(dg_budget *b, int32_t rows, double verify) {
 
 /* ---- acceptance ------------------------------------------------------------------------------- */
 
+/* What a node's score says of its own token: its probability where its parent is right. */
+static double edge(const dg_tree *t, int32_t node) { return exp((double)(t->score[node] - t->score[t->parent[node]])); }
+
 /* Ranges of probability, each 2/3 of the one above. */
-static int32_t bin_of(float score) {
-    const int32_t i = (int32_t)(-score / 0.405f);
-    return i < 0 ? 0 : i < DG_BUDGET_BINS ? i : DG_BUDGET_BINS - 1;
+static int32_t bin_of(double p) {
+    int32_t i = 0;
+    for (double low = 2.0 / 3; i < DG_BUDGET_BINS - 1 && p < low; low *= 2.0 / 3) i++;
+    return i;
 }
 
-/* What a score has meant so far: its own promise, corrected by how the promises of its range were kept. */
-static double probability(const dg_budget *b, float score) {
-    const int32_t i = bin_of(score);
-    const double p = exp((double)score) * (b->accepted[i] + accept_prior) / (b->promised[i] + accept_prior);
+/* What such a probability has meant so far: its own promise, corrected by how the promises of its range were kept. In
+ * a trial it is believed halfway: what used to be wrong may be right by now. */
+static double corrected(const dg_budget *b, double p) {
+    const int32_t i = bin_of(p);
+    const double kept = (b->accepted[b->use][i] + accept_prior) / (b->promised[b->use][i] + accept_prior);
+    p *= b->trial && kept < 1 ? (1 + kept) / 2 : kept;
     return p < 1 ? p : 1;
 }
 
+/* Nodes whose parent was accepted were put to the test. */
 static void learn_acceptance(dg_budget *b, const dg_tree *t, const dg_walk *w) {
-    for (int32_t i = 0; i < DG_BUDGET_BINS; i++) b->promised[i] *= accept_decay, b->accepted[i] *= accept_decay;
-    for (int32_t i = 1; i < t->n; i++) b->promised[bin_of(t->score[i])] += exp((double)t->score[i]);
-    for (int32_t i = 1; i < w->n; i++) b->accepted[bin_of(t->score[w->path[i]])]++;
+    bool on_path[DG_TREE_MAX] = {false};
+    for (int32_t i = 0; i < w->n; i++) on_path[w->path[i]] = true;
+    for (int32_t i = 1; i < t->n; i++) {
+        if (!on_path[t->parent[i]]) continue;
+        const double p = edge(t, i);
+        double *promised = &b->promised[b->use][bin_of(p)], *accepted = &b->accepted[b->use][bin_of(p)];
+        *promised += p;
+        *accepted += on_path[i];
+        /* remembered by number, not by age: where all is accepted a round puts many to the test, else only a few */
+        if (*promised > accept_most) *accepted *= accept_most / *promised, *promised = accept_most;
+    }
 }
 
 /* ---- choosing --------------------------------------------------------------------------------- */
 
-/* Scores of the nodes but the root, best first. */
-static int32_t sorted_scores(const dg_tree *t, float *score) {
+/* Probabilities of the nodes but the root in the order in which dg_tree_prune keeps them. */
+static int32_t node_probabilities(const dg_budget *b, const dg_tree *t, double *sorted) {
+    double p[DG_TREE_MAX] = {1};
+    int16_t order[DG_TREE_MAX];
     int32_t n = 0;
     for (int32_t i = 1; i < t->n; i++) {
+        p[i] = p[t->parent[i]] * corrected(b, edge(t, i));
         int32_t j = n++;
-        for (; j > 0 && score[j - 1] < t->score[i]; j--) score[j] = score[j - 1];
-        score[j] = t->score[i];
+        for (; j > 0 && t->score[order[j - 1]] < t->score[i]; j--) order[j] = order[j - 1];
+        order[j] = (int16_t)i;
     }
+    for (int32_t r = 0; r < n; r++) sorted[r] = p[order[r]];
     return n;
 }
 
 /* The size with the most expected tokens a second; *tokens: those of each size. */
 static int32_t best_size(const dg_budget *b, const dg_tree *t, double *tokens) {
-    float score[DG_TREE_MAX];
-    const int32_t n = sorted_scores(t, score), last = size_index(n + 1);
+    double p[DG_TREE_MAX];
+    const int32_t n = node_probabilities(b, t, p), last = size_index(n + 1);
     double sum = 1, most = 0;
     int32_t best = 0;
     for (int32_t i = 0, at = 0; i <= last; i++) {
-        while (at < size[i] - 1) sum += probability(b, score[at++]);
+        while (at < size[i] - 1) sum += p[at++];
         tokens[i] = sum;
         const double rate = sum / (b->draft[b->use] + b->rest + b->curve[i]);
         if (rate > most) most = rate, best = i;
@@ -169,14 +188,14 @@ static double rate(const dg_budget *b, bool network) {
     return b->time[network] > 0 ? b->tokens[network] / b->time[network] : 0;
 }
 
-/* After a trial, or when networks fall behind what plain decoding would do. */
+/* After a trial. Trials get rarer each time that they change nothing, or nothing for long. */
 static void decide(dg_budget *b) {
-    if (rate(b, !b->on) > better * rate(b, b->on)) {
-        b->on = !b->on;
+    const bool change = rate(b, !b->on) > better * rate(b, b->on), lasting = b->round - b->changed >= MAX_PAUSE / 2;
+    if (change && lasting)
         b->pause = PAUSE;
-    } else {
+    else if (!change || b->on)
         b->pause = b->pause < MAX_PAUSE / 2 ? 2 * b->pause : MAX_PAUSE;
-    }
+    if (change) b->on = !b->on, b->changed = b->round;
     b->wait = b->pause;
 }
 
@@ -198,13 +217,15 @@ int32_t dg_budget_begin(dg_budget *b, int32_t room, bool *network) {
     return room < enough ? room : enough;
 }
 
-static void learn_rate(dg_budget *b, const dg_tree *t) {
+static void learn_rate(dg_budget *b, const dg_tree *t, int32_t gained) {
     double tokens[DG_BUDGET_SIZES];
-    best_size(b, t, tokens); /* of what was verified, all of it */
+    best_size(b, t, tokens); /* those of what was verified */
     const bool use = b->use;
     b->n_round[use]++;
-    b->tokens[use] = decay * b->tokens[use] + tokens[size_index(t->n)];
-    b->time[use] = decay * b->time[use] + b->draft[use] + b->rest + dg_budget_cost(b, t->n);
+    /* what came of it is scattered, what was expected may be wrong: the mean of both */
+    for (int i = 0; i < 2; i++) b->tokens[i] *= decay, b->time[i] *= decay; /* by age, not by use */
+    b->tokens[use] += (tokens[size_index(t->n)] + gained) / 2;
+    b->time[use] += b->draft[use] + b->rest + dg_budget_cost(b, t->n);
 }
 
 void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double draft, double verify, double rest) {
@@ -215,7 +236,7 @@ void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double dr
     learn_acceptance(b, t, w);
     b->draft[b->use] = mean(b->draft[b->use], draft, b->n_round[b->use] + 1);
     b->rest = mean(b->rest, rest, b->round);
-    learn_rate(b, t);
+    learn_rate(b, t, w->n);
     if (!b->network) return;
     if (b->trial > 0) {
         if (--b->trial == 0) decide(b);
@@ -223,6 +244,6 @@ void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double dr
         b->wait--;
     }
     /* No need to wait where plain decoding, whose cost is known, is faster. */
-    if (b->on && b->round > N_FIRST && b->n_round[1] >= TRY_ON && !b->trial && rate(b, true) * (b->curve[0] + b->rest) < 1)
-        b->wait = 0;
+    const double plain = 1 / (b->curve[0] + b->rest);
+    if (b->on && b->use && b->round - b->changed >= TRY_ON && plain > better * rate(b, true)) b->wait = 0;
 }

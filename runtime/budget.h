@@ -23,10 +23,11 @@ typedef struct dg_budget {
     double rest;                        /* seconds a round takes beside drafting and verifying */
     double draft[2];                    /* seconds of drafting: without, with the networks */
 
-    /* Acceptance: what nodes of one range of scores promised, and what came of it. Decaying sums. */
-    double promised[DG_BUDGET_BINS], accepted[DG_BUDGET_BINS];
+    /* Acceptance without and with the networks: what the scores of one range of probability promised, and what came of
+     * it. Sums that forget. */
+    double promised[2][DG_BUDGET_BINS], accepted[2][DG_BUDGET_BINS];
 
-    /* Whether networks pay: expected tokens and seconds of late rounds without and with them. Decaying sums. */
+    /* Whether networks pay: tokens and seconds of late rounds without and with them. Decaying sums. */
     double tokens[2], time[2];
     int32_t n_round[2];
     bool on;         /* the better choice so far */
@@ -34,6 +35,7 @@ typedef struct dg_budget {
     int32_t wait;    /* rounds to the next trial of the other */
     int32_t pause;   /* between trials; longer each time that a trial changes nothing */
     int32_t trial;   /* rounds left of the trial */
+    int32_t changed; /* round of the last change of `on` */
 
     int32_t round, kept; /* rounds so far; nodes of the last one */
 } dg_budget;

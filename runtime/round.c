@@ -15,24 +15,92 @@ static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 
 /* Nodes that this round may verify besides the root: the last of them must still fit context and limit, as a
  * round appends up to one token more than it accepts. */
-static int32_t round_budget(const dg_session *s) {
+static int32_t room(const dg_session *s) {
     return min32(s->budget, min32(s->context - s->n_token, s->limit) - 1);
 }
 
+/* ---- what drafters are told ------------------------------------------------------------------- */
+
+/* An outcome to the drafters that look at feature layers, or to those that do not. */
+static dg_status tell(dg_session *s, bool taps, const dg_outcome *base, int32_t scored) {
+    for (int32_t i = 0; i < s->n_slot; i++) {
+        const dg_slot *slot = &s->slot[i];
+        if (taps != (slot->n_tap > 0)) continue;
+        dg_outcome o = *base;
+        o.feature = slot->feature;
+        if (scored && slot->wants.successors && (o.tree || slot->wants.prompt)) {
+            o.successor = dg_mat_make(s->successor, DG_I32, scored, s->wants.successors);
+            o.successor = dg_mat_cols(o.successor, 0, min32(slot->wants.successors, s->wants.successors));
+        }
+        DG_TRY(slot->drafter->ops->observe(slot->drafter, &o));
+    }
+    return DG_OK;
+}
+
+static void upload_rows(dg_session *s, const int32_t *row, int32_t n) {
+    s->model->be->ops->upload(s->model->be, s->path_dev, row, (size_t)n * sizeof *row);
+}
+
+/* The n rows committed last, in the feature rows `row`. */
+static dg_outcome outcome_of(const dg_session *s, int32_t n, const int32_t *row) {
+    const int32_t first = s->kv.len - n;
+    return (dg_outcome){.n = n, .token = s->token + first, .first = first, .next = s->token[first + n],
+                        .row = s->path_dev, .path = row};
+}
+
+/* First feature row that holds nothing that is still to be told. */
+static int32_t feature_row0(const dg_session *s) { return s->n_pending ? s->pending[s->n_pending - 1] + 1 : 0; }
+
+/* Tells the drafters with feature layers what they sat out: many rows at once cost them little more than one. */
+static dg_status tell_pending(dg_session *s) {
+    const int32_t n = s->n_pending;
+    if (!n) return DG_OK;
+    upload_rows(s, s->pending, n);
+    dg_outcome o = outcome_of(s, n, s->identity);
+    s->n_pending = 0;
+    return tell(s, true, &o, 0);
+}
+
+/* Rows of a round, to everyone. Where drafters with feature layers sit out, theirs are kept. */
+static dg_status tell_round(dg_session *s, int32_t n) {
+    const dg_outcome o = {.n = n, .token = s->token + s->kv.len - n, .first = s->kv.len - n, .next = s->token[s->kv.len],
+                          .row = s->path_dev, .tree = &s->tree, .path = s->walk.path};
+    if (s->n_tap && !s->rows.use) {
+        const int32_t row0 = feature_row0(s);
+        for (int32_t i = 0; i < n; i++) s->pending[s->n_pending++] = row0 + s->walk.path[i];
+    } else if (s->n_tap) {
+        const double start = dg_now();
+        upload_rows(s, s->walk.path, n);
+        DG_TRY(tell(s, true, &o, s->tree.n));
+        s->round_draft += dg_now() - start;
+    }
+    return tell(s, false, &o, s->tree.n);
+}
+
+/* ---- propose ---------------------------------------------------------------------------------- */
+
 static dg_status propose(dg_session *s) {
-    const double start = dg_now();
+    double start = dg_now();
     dg_tree_reset(&s->tree, s->token[s->n_token - 1]);
     s->offer.lattice.n_depth = 0;
-    const int32_t budget = round_budget(s);
+    bool network;
+    const int32_t budget = dg_budget_begin(&s->rows, room(s), &network);
+    if (network) DG_TRY(tell_pending(s));
+    s->stats.draft_seconds += dg_now() - start;
+    start = dg_now();
     for (int32_t i = 0; i < s->n_slot && budget > 0; i++) {
         dg_drafter *d = s->slot[i].drafter;
         d->passes = 0;
+        if (s->slot[i].n_tap && !network) continue;
         DG_TRY(d->ops->propose(d, &s->tree, budget));
         s->stats.drafter_passes += (uint64_t)d->passes;
         assert(s->tree.n <= budget + 1);
     }
-    s->stats.draft_seconds += dg_now() - start;
-    return DG_OK;
+    const int32_t keep = dg_budget_cut(&s->rows, &s->tree);
+    if (keep < s->tree.n - 1) dg_tree_prune(&s->tree, keep, NULL);
+    s->round_draft = dg_now() - start;
+    s->stats.draft_seconds += s->round_draft;
+    return s->n_tap && feature_row0(s) + s->tree.n > s->feature[0].rows ? tell_pending(s) : DG_OK;
 }
 
 /* Taps of every session in the batch; seg[i] belongs to s[i]. */
@@ -40,7 +108,8 @@ static int32_t collect_taps(dg_session *const *s, const dg_batch *b, dg_tap *tap
     int32_t n = 0;
     for (int32_t i = 0; i < b->n_seg; i++)
         for (int32_t t = 0; t < s[i]->n_tap; t++)
-            tap[n++] = (dg_tap){s[i]->tap_layer[t], b->seg[i].row0, dg_mat_rows(s[i]->feature[t], 0, b->seg[i].n)};
+            tap[n++] = (dg_tap){s[i]->tap_layer[t], b->seg[i].row0,
+                                dg_mat_rows(s[i]->feature[t], feature_row0(s[i]), b->seg[i].n)};
     return n;
 }
 
@@ -104,27 +173,6 @@ static void count_round(dg_session *s, int32_t n) {
     }
 }
 
-/* Tells the drafters of the n rows just committed. tree: NULL in prefill; scored: rows of the pass that went through
- * the head. */
-static dg_status observe(dg_session *s, int32_t n, const int32_t *row, const dg_tree *tree, int32_t scored) {
-    dg_backend *be = s->model->be;
-    be->ops->upload(be, s->path_dev, row, (size_t)n * sizeof *row);
-    const int32_t first = s->kv.len - n;
-    const dg_outcome base = {.n = n, .token = s->token + first, .first = first, .next = s->token[first + n],
-                             .row = s->path_dev, .tree = tree, .path = row};
-    for (int32_t i = 0; i < s->n_slot; i++) {
-        const dg_slot *slot = &s->slot[i];
-        dg_outcome o = base;
-        o.feature = slot->feature;
-        if (scored && slot->wants.successors && (tree || slot->wants.prompt)) {
-            o.successor = dg_mat_make(s->successor, DG_I32, scored, s->wants.successors);
-            o.successor = dg_mat_cols(o.successor, 0, min32(slot->wants.successors, s->wants.successors));
-        }
-        DG_TRY(slot->drafter->ops->observe(slot->drafter, &o));
-    }
-    return DG_OK;
-}
-
 /* What follows the forward pass of one session's tree: walk, commit, tell the drafters. */
 static dg_status settle(dg_session *s) {
     const double start = dg_now();
@@ -136,8 +184,11 @@ static dg_status settle(dg_session *s) {
     s->n_token += n;
     s->n_new = n;
     if (s->limit != INT32_MAX) s->limit -= n;
-    DG_TRY(observe(s, n, s->walk.path, &s->tree, s->tree.n));
-    s->stats.commit_seconds += dg_now() - start;
+    const double drafting = s->round_draft;
+    DG_TRY(tell_round(s, n));
+    const double seconds = dg_now() - start;
+    s->stats.commit_seconds += seconds;
+    dg_budget_learn(&s->rows, &s->tree, &s->walk, s->round_draft, s->round_verify, seconds - (s->round_draft - drafting));
     return DG_OK;
 }
 
@@ -157,6 +208,7 @@ static dg_status verify_group(dg_session *const *s, int32_t n) {
     const double seconds = (dg_now() - start) / n;
     for (int32_t i = 0; i < n; i++) {
         s[i]->stats.verify_seconds += seconds;
+        s[i]->round_verify = seconds;
         DG_TRY(settle(s[i]));
     }
     return DG_OK;
@@ -219,7 +271,10 @@ static dg_status prefill_chunk(dg_session *s, int32_t n, bool score) {
     DG_TRY(dg_target_forward(s->model, &s->batch, &s->work, tap, collect_taps(&s, &s->batch, tap)));
     if (score) score_rows(s, s, &s->batch, 0, n, false);
     dg_kv_commit(be, &s->kv, s->identity, n);
-    return observe(s, n, s->identity, NULL, score ? n : 0);
+    upload_rows(s, s->identity, n);
+    const dg_outcome o = outcome_of(s, n, s->identity);
+    DG_TRY(tell(s, true, &o, score ? n : 0));
+    return tell(s, false, &o, score ? n : 0);
 }
 
 /* Special tokens alone are no text. */
@@ -240,6 +295,9 @@ dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n) {
                  "token %zu is %d: expected 0 to %d", i, tokens[i], vocab - 1);
 
     const double start = dg_now();
+    s->dead = tell_pending(s);
+    if (s->dead != DG_OK) return s->dead;
+    dg_budget_text(&s->rows);
     int32_t same = 0;
     while (same < s->n_token && same < (int32_t)n && s->token[same] == tokens[same]) same++;
     int32_t keep = min32(min32(same, s->kv.len), (int32_t)n - 1);

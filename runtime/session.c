@@ -146,6 +146,7 @@ static dg_status prepare(dg_model *model, const dg_session_options *o, dg_sessio
         dg_session_free(s);
         return st;
     }
+    dg_budget_init(&s->rows, o->budget, s->budget, s->n_tap > 0);
     *out = s;
     return DG_OK;
 }

@@ -6,12 +6,13 @@
 #ifndef DG_SESSION_H
 #define DG_SESSION_H
 
+#include "runtime/budget.h"
 #include "runtime/drafter.h"
 #include "runtime/target.h"
 #include "runtime/text.h"
 #include "runtime/verify.h"
 
-enum { DG_MAX_DRAFTERS = DG_STATS_SOURCES, DG_AUTO_BUDGET = 15, DG_HEAD_ROWS = 64 };
+enum { DG_MAX_DRAFTERS = DG_STATS_SOURCES, DG_AUTO_BUDGET = 63, DG_HEAD_ROWS = 64 };
 
 typedef struct dg_slot {
     dg_drafter_env env;
@@ -36,12 +37,17 @@ struct dg_session {
     int32_t tap_layer[DG_MAX_TAPS]; /* union of the drafters' feature layers, ascending */
     dg_mat feature[DG_MAX_TAPS];    /* device [chunk, hidden] each */
     int32_t n_tap;
+    /* Feature rows of committed tokens that the drafters with feature layers were not told of: while they sit out, they
+     * are not asked to keep up one by one. */
+    int32_t pending[DG_TREE_MAX], n_pending;
     dg_wants wants;     /* the most of what the drafters want */
     int32_t *successor; /* device [DG_TREE_MAX, wants.successors] */
 
     dg_kv kv;
     dg_tree tree;
     dg_offer offer; /* of this round */
+    dg_budget rows;        /* how many of them are worth it */
+    double round_draft, round_verify; /* seconds of this round */
     dg_walk walk;
     dg_batch batch; /* of the sessions stepped together, those of the first serve */
     dg_work work;

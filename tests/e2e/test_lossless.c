@@ -14,7 +14,7 @@ typedef struct grid {
     const char *dflash;     /* path, NULL: none */
     const char *eagle3;     /* likewise */
     int32_t vocab, prompt_len, n_new;
-    int32_t threads[2], batch[3], budget[4];
+    int32_t threads[2], batch[3], budget[5];
     float temperature[3];
     int n_threads, n_batch, n_budget, n_temperature, n_seed;
     bool toys; /* oracle, liar, random */
@@ -180,8 +180,8 @@ static void run_grid(const grid *g) {
 }
 
 static const grid tiny = {.vocab = FIXTURE_VOCAB, .prompt_len = 14, .n_new = 28, .threads = {1, 2}, .batch = {1, 3, 8},
-                          .budget = {1, 7, 15, 60}, .temperature = {0, 0.7f, 1.3f}, .n_threads = 2, .n_batch = 3,
-                          .n_budget = 4, .n_temperature = 3, .n_seed = 3, .toys = true};
+                          .budget = {1, 7, 15, 60, 0}, .temperature = {0, 0.7f, 1.3f}, .n_threads = 2, .n_batch = 3,
+                          .n_budget = 5, .n_temperature = 3, .n_seed = 3, .toys = true};
 
 static char dir[FIXTURE_KINDS][256];
 

@@ -1,0 +1,196 @@
+/* The choice of rows, on a made-up machine with a made-up target: near the best fixed choice where drafting pays, near
+ * plain decoding where it does not, and back when it pays again. Time is what the machine says. */
+#include "tests/test.h"
+
+#include <math.h>
+
+#include "runtime/budget.h"
+
+static float uniform(uint64_t *seed) { return 0.5f * (1 + test_random(seed)); }
+
+typedef struct world {
+    double base, slope, draft; /* seconds: a row, each more than `flat`, a pass of the network */
+    int32_t flat;
+    float claimed, real;       /* per token of the network's chain: what the scores say, what the target accepts */
+    float memory;              /* the same of a source without a pass; 0: none */
+    float noise;               /* of the clock */
+    uint64_t seed;
+    double seconds, tokens;    /* so far */
+    int64_t passes;
+} world;
+
+static double verify_cost(const world *w, int32_t rows) {
+    return w->base + w->slope * (rows > w->flat ? rows - w->flat : 0);
+}
+
+static void chain(dg_tree *t, int32_t n, float p) {
+    for (int32_t i = 0; i < n; i++) dg_tree_add(t, i, 1, (float)(i + 1) * logf(p), 1);
+}
+
+/* One round under the controller. */
+static void step(world *w, dg_budget *b, int32_t room) {
+    bool network;
+    const int32_t budget = dg_budget_begin(b, room, &network);
+    assert_in_range(budget, 0, room);
+    dg_tree t;
+    dg_tree_reset(&t, 0);
+    const float claimed = network ? w->claimed : w->memory, real = network ? w->real : w->memory;
+    if (claimed > 0) chain(&t, budget, claimed);
+    const int32_t keep = dg_budget_cut(b, &t);
+    assert_in_range(keep, 0, t.n - 1);
+    dg_tree_prune(&t, keep, NULL);
+    dg_walk walk = {.n = 1};
+    while (walk.n < t.n && uniform(&w->seed) < real) walk.path[walk.n] = walk.n, walk.n++;
+    const double stretch = 1 + (double)w->noise * (double)test_random(&w->seed);
+    const double verify = verify_cost(w, t.n) * stretch, draft = network ? w->draft * stretch : 0;
+    dg_budget_learn(b, &t, &walk, draft, verify, 0);
+    w->seconds += verify + draft;
+    w->tokens += walk.n;
+    w->passes += network;
+}
+
+static double run(world *w, dg_budget *b, int32_t rounds) {
+    w->seconds = w->tokens = 0;
+    for (int32_t i = 0; i < rounds; i++) step(w, b, 60);
+    return w->tokens / w->seconds;
+}
+
+/* Tokens a second of a chain of n that is always drafted. */
+static double fixed_rate(const world *w, int32_t n) {
+    double tokens = 1, p = 1;
+    for (int32_t i = 0; i < n; i++) tokens += p *= (double)w->real;
+    return tokens / (verify_cost(w, n + 1) + (n ? w->draft : 0));
+}
+
+static double best_fixed(const world *w) {
+    double best = 0;
+    for (int32_t n = 0; n <= 60; n++)
+        if (fixed_rate(w, n) > best) best = fixed_rate(w, n);
+    return best;
+}
+
+static void test_near_the_best(void **state) {
+    (void)state;
+    static const world machine[] = {
+        {.base = 10, .slope = 0.5, .flat = 1, .draft = 2, .claimed = 0.8f, .real = 0.8f, .seed = 1},
+        {.base = 10, .slope = 0.5, .flat = 1, .draft = 2, .claimed = 0.95f, .real = 0.6f, .seed = 2}, /* promises too much */
+        {.base = 10, .slope = 0.5, .flat = 1, .draft = 2, .claimed = 0.5f, .real = 0.85f, .seed = 3}, /* too little */
+        {.base = 10, .slope = 0.05, .flat = 16, .draft = 1, .claimed = 0.9f, .real = 0.9f, .seed = 4},
+        {.base = 10, .slope = 4, .flat = 3, .draft = 1, .claimed = 0.7f, .real = 0.7f, .seed = 5},
+        {.base = 10, .slope = 0.5, .flat = 1, .draft = 2, .claimed = 0.8f, .real = 0.8f, .seed = 6, .noise = 0.3f},
+    };
+    for (size_t i = 0; i < sizeof machine / sizeof *machine; i++) {
+        world w = machine[i];
+        dg_budget b;
+        dg_budget_init(&b, 0, 60, true);
+        run(&w, &b, 200);
+        const double rate = run(&w, &b, 1500), best = best_fixed(&w);
+        if (rate < 0.9 * best) fail_msg("machine %d: %.4f tokens a second, %.4f would be the best", (int)i, rate, best);
+    }
+}
+
+/* Nothing is ever accepted: what that costs against plain decoding, trials included. */
+static void test_never_much_slower(void **state) {
+    (void)state;
+    world w = {.base = 10, .slope = 0.5, .flat = 1, .draft = 6, .claimed = 0.9f, .real = 0, .seed = 7};
+    dg_budget b;
+    dg_budget_init(&b, 0, 60, true);
+    run(&w, &b, 64);
+    assert_true(w.seconds < 1.1 * 64 * 10); /* the curve is measured first */
+    run(&w, &b, 400);
+    assert_true(w.seconds < 1.03 * 400 * 10);
+    assert_true(w.passes > 2); /* it was tried, all the same */
+    for (int text = 0; text < 10; text++) {
+        dg_budget_text(&b);
+        run(&w, &b, 64);
+        assert_true(w.seconds < 1.04 * 64 * 10);
+    }
+}
+
+/* Drafts that the network does not make go on where its own do not pay. */
+static void test_memory_without_network(void **state) {
+    (void)state;
+    world w = {.base = 10, .slope = 0.2, .flat = 1, .draft = 15, .claimed = 0.7f, .real = 0.7f, .memory = 0.7f, .seed = 8};
+    dg_budget b;
+    dg_budget_init(&b, 0, 60, true);
+    run(&w, &b, 100);
+    w.passes = 0;
+    const double rate = run(&w, &b, 1000);
+    w.draft = 0;
+    assert_true(rate > 0.9 * best_fixed(&w));
+    assert_true(w.passes < 60);
+    dg_budget_init(&b, 0, 60, false); /* a session without networks */
+    w.passes = 0;
+    assert_true(run(&w, &b, 300) > 0.85 * best_fixed(&w));
+    assert_int_equal(w.passes, 0);
+}
+
+static void test_recovers(void **state) {
+    (void)state;
+    world w = {.base = 10, .slope = 0.3, .flat = 1, .draft = 3, .claimed = 0.8f, .real = 0.05f, .seed = 9};
+    dg_budget b;
+    dg_budget_init(&b, 0, 60, true);
+    run(&w, &b, 600);
+    assert_false(b.on);
+    w.real = 0.9f; /* the text turns predictable */
+    run(&w, &b, 300);
+    assert_true(b.on);
+    const double rate = run(&w, &b, 600);
+    assert_true(rate > 0.85 * best_fixed(&w));
+    w.real = 0.02f; /* and back */
+    run(&w, &b, 60);
+    assert_false(b.on);
+}
+
+static void test_stall_and_curve(void **state) {
+    (void)state;
+    world w = {.base = 10, .slope = 0.5, .flat = 4, .draft = 2, .claimed = 0.8f, .real = 0.8f, .noise = 0.5f, .seed = 10};
+    dg_budget b;
+    dg_budget_init(&b, 0, 60, true);
+    run(&w, &b, 300);
+    for (int32_t i = 1; i < DG_BUDGET_SIZES; i++) assert_true(b.curve[i] >= b.curve[i - 1]);
+    assert_true(dg_budget_cost(&b, 1) > 5 && dg_budget_cost(&b, 1) < 15);
+    const int32_t kept = b.kept;
+    w.noise = 0;
+    world stalled = w;
+    stalled.base = 1000;
+    run(&stalled, &b, 1);
+    assert_true(dg_budget_cost(&b, 1) < 30);
+    run(&w, &b, 30);
+    assert_true(b.kept >= kept / 2 && b.kept <= 2 * kept + 4);
+    int32_t last = 0;
+    for (int32_t i = 0; i < DG_BUDGET_SIZES; i++) {
+        assert_true(dg_budget_rows(i) > last);
+        last = dg_budget_rows(i);
+    }
+    assert_int_equal(last, DG_TREE_MAX);
+}
+
+static void test_fixed(void **state) {
+    (void)state;
+    world w = {.base = 10, .slope = 9, .flat = 1, .draft = 90, .claimed = 0.9f, .real = 0, .seed = 11};
+    dg_budget b;
+    dg_budget_init(&b, 12, 63, true);
+    for (int i = 0; i < 50; i++) {
+        bool network = false;
+        assert_int_equal(dg_budget_begin(&b, i, &network), i < 12 ? i : 12);
+        assert_true(network);
+        dg_tree t;
+        dg_tree_reset(&t, 0);
+        chain(&t, i < 12 ? i : 12, 0.1f);
+        assert_int_equal(dg_budget_cut(&b, &t), t.n - 1);
+        const dg_walk walk = {.n = 1};
+        dg_budget_learn(&b, &t, &walk, 1, 1, 1);
+    }
+    run(&w, &b, 20);
+    assert_int_equal(w.passes, 20);
+}
+
+int main(void) {
+    const struct CMUnitTest t[] = {
+        cmocka_unit_test(test_near_the_best), cmocka_unit_test(test_never_much_slower),
+        cmocka_unit_test(test_memory_without_network), cmocka_unit_test(test_recovers),
+        cmocka_unit_test(test_stall_and_curve), cmocka_unit_test(test_fixed),
+    };
+    return cmocka_run_group_tests_name("budget", t, NULL, NULL);
+}
