@@ -5,16 +5,17 @@
 #include "runtime/session.h"
 #include "tests/fixture.h"
 
-static char dir[3][256];
+static char dir[3][256], text_file[256];
 
 static dg_status whole_life(int target) {
     static const int32_t prompt[6] = {40, 71, 96, 101, 13, 96};
     dg_model *m = NULL;
     dg_session *s = NULL;
     DG_TRY(dg_model_open(dir[target], &(dg_model_options){.threads = 2}, &m));
-    const dg_draft draft[3] = {{"ngram", NULL, NULL}, {"dflash", dir[2], "tree=1"}, {"pld", NULL, NULL}};
+    const dg_draft draft[6] = {{"ngram", NULL, NULL}, {"dflash", dir[2], "tree=1"}, {"pld", NULL, NULL},
+                               {"recycling", NULL, NULL}, {"graft", text_file, NULL}, {"fused", NULL, NULL}};
     const char *const stop[1] = {"zzz"};
-    const dg_session_options o = {.context = 64, .draft = draft, .n_draft = 3, .stop = stop, .n_stop = 1};
+    const dg_session_options o = {.context = 64, .draft = draft, .n_draft = 6, .stop = stop, .n_stop = 1};
     dg_memory_plan plan;
     dg_status st = dg_session_plan(m, &o, &plan);
     if (st == DG_OK) st = dg_session_create(m, &o, &s);
@@ -59,6 +60,9 @@ int main(void) {
         snprintf(dir[i], sizeof dir[i], "%s/%d", tmp, i);
         fixture_model(dir[i], (fixture_kind)i);
     }
+    snprintf(text_file, sizeof text_file, "%s/text", tmp);
+    FILE *f = fopen(text_file, "w");
+    if (!f || fputs("the cat and the dog and the cat", f) < 0 || fclose(f)) return 1;
     const struct CMUnitTest t[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_qwen3)};
     return cmocka_run_group_tests_name("out of memory", t, NULL, NULL);
 }
