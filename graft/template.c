@@ -21,7 +21,7 @@ const char DG_TEMPLATE_RECYCLING[] =
     "00000 00001 00002 00010 00020 00100 01000 10000 "
     "000000 000001 000100";
 
-const float dg_template_prior[8] = {0.46f, 0.15f, 0.085f, 0.055f, 0.04f, 0.032f, 0.026f, 0.022f};
+const float dg_template_prior[8] = {0.32f, 0.085f, 0.046f, 0.024f, 0.023f, 0.013f, 0.013f, 0.009f};
 
 /* Node (i + 1) of this parent and rank, -1: none. */
 static int32_t find(const dg_template *t, int32_t parent, int32_t rank) {

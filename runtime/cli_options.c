@@ -100,7 +100,7 @@ static const option table[] = {
      "a named list of drafters and a budget ('dgraft modes')"},
     {"--drafter", "[NAME:]PATH", DRAFTED, LIST, AT(drafter), 0, 0, "weights for the {NAME} of a --mode"},
     {"--budget", "auto|N", DRAFTED, TEXT, AT(budget), 0, 0,
-     "drafted tokens verified in a round, 1 to 255 (default: the mode's, else auto; auto is 15 at present)"},
+     "drafted tokens verified in a round, 1 to 255 (default: the mode's, else auto: what promises the most tokens a second)"},
 
     {"-t, --threads", "N", MODEL, WHOLE, AT(threads), 0, 1024, "threads; 0: one per core (default)"},
     {"-b, --batch-size", "N", SESSION, WHOLE, AT(batch), 1, 65536, "rows of one forward pass (default 256)"},

@@ -5,7 +5,7 @@
 #include "runtime/session.h"
 #include "tests/fixture.h"
 
-static char dir[FIXTURE_KINDS][256];
+static char dir[FIXTURE_KINDS][256], text_file[256];
 
 static dg_status whole_life(int target) {
     static const int32_t prompt[6] = {40, 71, 96, 101, 13, 96};
@@ -13,10 +13,10 @@ static dg_status whole_life(int target) {
     dg_session *s = NULL;
     DG_TRY(dg_model_open(dir[target], &(dg_model_options){.threads = 2}, &m));
     const dg_draft /* few nodes each, so that all have a turn */
-        draft[4] = {{"ngram", NULL, NULL}, {"eagle3", dir[3], "depth=1,topk=2"}, {"dflash", dir[2], "tree=1,width=1"},
-                    {"pld", NULL, NULL}};
+        draft[7] = {{"ngram", NULL, NULL}, {"eagle3", dir[3], "depth=1,topk=2"}, {"dflash", dir[2], "tree=1,width=1"},
+                    {"pld", NULL, NULL}, {"recycling", NULL, NULL}, {"graft", text_file, NULL}, {"fused", NULL, NULL}};
     const char *const stop[1] = {"zzz"};
-    const dg_session_options o = {.context = 64, .draft = draft, .n_draft = 4, .stop = stop, .n_stop = 1};
+    const dg_session_options o = {.context = 64, .draft = draft, .n_draft = 7, .stop = stop, .n_stop = 1};
     dg_memory_plan plan;
     dg_status st = dg_session_plan(m, &o, &plan);
     if (st == DG_OK) st = dg_session_create(m, &o, &s);
@@ -61,6 +61,9 @@ int main(void) {
         snprintf(dir[i], sizeof dir[i], "%s/%d", tmp, i);
         fixture_model(dir[i], (fixture_kind)i);
     }
+    snprintf(text_file, sizeof text_file, "%s/text", tmp);
+    FILE *f = fopen(text_file, "w");
+    if (!f || fputs("the cat and the dog and the cat", f) < 0 || fclose(f)) return 1;
     const struct CMUnitTest t[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_qwen3)};
     return cmocka_run_group_tests_name("out of memory", t, NULL, NULL);
 }

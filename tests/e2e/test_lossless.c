@@ -7,14 +7,14 @@
 #include "tests/fixture.h"
 #include "tests/toy_drafters.h"
 
-enum { MAX_BATCH = 8, MAX_ARMS = 16 };
+enum { MAX_BATCH = 8, MAX_ARMS = 17 };
 
 typedef struct grid {
     const char *model;      /* path */
     const char *dflash;     /* path, NULL: none */
     const char *eagle3;     /* likewise */
     int32_t vocab, prompt_len, n_new;
-    int32_t threads[2], batch[3], budget[5];
+    int32_t threads[2], batch[3], budget[5]; /* 0: auto */
     float temperature[3];
     int n_threads, n_batch, n_budget, n_temperature, n_seed;
     bool toys; /* oracle, liar, random */
@@ -102,15 +102,15 @@ static int list_arms(const grid *g, arm *a) {
     a[n++] = (arm){"none", {{0}}, 0};
     a[n++] = (arm){"ngram", {{"ngram", NULL, NULL}}, 1};
     a[n++] = (arm){"pld", {{"pld", NULL, "tokens=4"}}, 1};
+    a[n++] = (arm){"recycling", {{"recycling", NULL, NULL}}, 1};
+    a[n++] = (arm){"fused memory", {{"fused", NULL, NULL}}, 1};
     if (g->dflash) {
+        a[n++] = (arm){"graft-tail", {{"dflash", g->dflash, NULL}, {"graft", NULL, "tau=0.4"}}, 2};
+        a[n++] = (arm){"graft-tail-tree", {{"dflash", g->dflash, "width=8"}, {"graft", NULL, "tree=1"}}, 2};
+        a[n++] = (arm){"fused", {{"dflash", g->dflash, "width=8"}, {"fused", NULL, NULL}}, 2};
         a[n++] = (arm){"dflash chain", {{"dflash", g->dflash, NULL}}, 1};
         a[n++] = (arm){"dflash tree", {{"dflash", g->dflash, "tree=1"}}, 1};
         a[n++] = (arm){"ngram + dflash tree", {{"ngram", NULL, NULL}, {"dflash", g->dflash, "tree=1,chain=3"}}, 2};
-    }
-    a[n++] = (arm){"recycling", {{"recycling", NULL, NULL}}, 1};
-    if (g->dflash) {
-        a[n++] = (arm){"graft-tail", {{"dflash", g->dflash, NULL}, {"graft", NULL, "tau=0.4"}}, 2};
-        a[n++] = (arm){"fused", {{"dflash", g->dflash, "width=8"}, {"fused", NULL, NULL}}, 2};
     }
     if (g->eagle3) {
         a[n++] = (arm){"eagle3 chain", {{"eagle3", g->eagle3, "topk=1"}}, 1};
@@ -138,7 +138,7 @@ static int64_t compare_arms(dg_model *m, const grid *g, float temperature, uint6
                 static answer got[MAX_BATCH];
                 const int64_t before = n_accepted;
                 run_batch(m, g, list[a].draft, list[a].n, g->budget[b], temperature, seed, g->batch[k], plain, got);
-                if (!strcmp(list[a].name, "oracle")) assert_true(n_accepted > before);
+                if (!strcmp(list[a].name, "oracle") && g->budget[b]) assert_true(n_accepted > before);
                 for (int i = 0; i < g->batch[k]; i++, n_cases++) {
                     const int at = first_difference(&plain[i], &got[i]);
                     if (at < 0) continue;
@@ -179,7 +179,7 @@ static void run_grid(const grid *g) {
             }
 }
 
-static const grid tiny = {.vocab = FIXTURE_VOCAB, .prompt_len = 14, .n_new = 28, .threads = {1, 2}, .batch = {1, 3, 8},
+static const grid tiny = {.vocab = FIXTURE_VOCAB, .prompt_len = 14, .n_new = 24, .threads = {1, 2}, .batch = {1, 3, 8},
                           .budget = {1, 7, 15, 60, 0}, .temperature = {0, 0.7f, 1.3f}, .n_threads = 2, .n_batch = 3,
                           .n_budget = 5, .n_temperature = 3, .n_seed = 3, .toys = true};
 
@@ -237,8 +237,8 @@ static void test_smollm2(void **state) {
     const char *path = smollm2_path();
     if (!path) skip();
     const grid g = {.model = path, .dflash = "dflash/checkpoints/smollm2-dflash", .vocab = 49000, .prompt_len = 24,
-                    .n_new = 16, .threads = {1, 2}, .batch = {1, 3}, .budget = {15}, .temperature = {0, 0.7f},
-                    .n_threads = 2, .n_batch = 2, .n_budget = 1, .n_temperature = 2, .n_seed = 1, .toys = true};
+                    .n_new = 16, .threads = {1, 2}, .batch = {3}, .budget = {15, 0}, .temperature = {0, 0.7f},
+                    .n_threads = 2, .n_batch = 1, .n_budget = 2, .n_temperature = 2, .n_seed = 1, .toys = true};
     run_grid(&g);
 }
 
