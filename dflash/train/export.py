@@ -24,6 +24,7 @@ def write_checkpoint(path: str, config: dict, tensors: dict[str, torch.Tensor], 
         if info:
             _write_json(os.path.join(fresh, "training.json"), info)
         save_file(tensors, os.path.join(fresh, "model.safetensors"), metadata={"format": "pt"})
+        os.chmod(os.path.join(fresh, "model.safetensors"), 0o644)  # some versions write it for the owner alone
         if os.path.isdir(path):
             shutil.rmtree(path)
         os.rename(fresh, path)

@@ -95,7 +95,7 @@ def _add_recipe(p: argparse.ArgumentParser) -> None:
     p.add_argument("--val-records", type=int, default=24, help="greedy records of the held-out part that are measured")
     p.add_argument("--holdout", type=int, default=40, help="one prompt in so many is held out")
     p.add_argument("--follow", action="store_true", help="take up records that were added to the folder at every new epoch")
-    p.add_argument("--log", type=int, default=10, help="steps between log lines")
+    p.add_argument("--report", type=int, default=10, help="steps between log lines")
     p.add_argument("--dtype", choices=("f32", "bf16"), default="f32", help="of the matrix products; f32 is faster on a CPU without AMX")
     p.add_argument("--save-seconds", type=float, default=120.0, help="time between writes of state.pt")
     p.add_argument("--seed", type=int, default=1)

@@ -99,7 +99,7 @@ def command(out: str, kind: str, *extra: str) -> list[str]:
     """A train command on the toy's folders."""
     return [sys.executable, "-m", "dflash.train", "train", "--target", f"{out}/target", "--data", f"{out}/data", "--out", f"{out}/run-{kind}",
             "--kind", kind, "--vocab", "128", "--extra", "0", "--records", "6", "--together", "6", "--lr", "3e-3", "--validate", "100",
-            "--val-records", "8", "--holdout", "6", "--log", "50", "--minutes", "3", "--save-seconds", "1", "--seed", "3", *extra]
+            "--val-records", "8", "--holdout", "6", "--report", "50", "--minutes", "3", "--save-seconds", "1", "--seed", "3", *extra]
 
 
 def killed_and_resumed(argv: list[str], state: str) -> str:

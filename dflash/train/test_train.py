@@ -325,7 +325,7 @@ class Training(unittest.TestCase):
 
         with tempfile.TemporaryDirectory() as d:
             args = argparse.Namespace(lr=1e-3, weight_decay=0, seed=1, records=1, together=1, dtype="f32", steps=5, minutes=1, warmup=1, cooldown=0.1,
-                                      average=0.9, clip=1.0, save_seconds=9, log=1, validate=1)
+                                      average=0.9, clip=1.0, save_seconds=9, report=1, validate=1)
             run = Run(Sick(), NoLoader(), [Record("0", [1], [1], "", 0)], [], d, args, lambda path, info: None)
             run.save()
             with self.assertRaisesRegex(TrainError, "loss is nan"):

@@ -82,14 +82,15 @@ class Run:
             self.window.add(self._update(lr))
             self.spent, self.cpu = self.spent + time.monotonic() - began, self.cpu + time.process_time() - cpu
             self.step += 1
-            if self.step % a.log == 0:
+            if self.step % a.report == 0:
                 self._log(lr)
             if self.step % a.validate == 0:
                 self.evaluate()
             if time.monotonic() - last_save > a.save_seconds:
                 self.save()
                 last_save = time.monotonic()
-        self.evaluate()
+        if self.step == 0 or self.step % a.validate:
+            self.evaluate()
         self.save()
 
     def _fraction(self) -> float:
