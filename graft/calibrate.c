@@ -28,11 +28,13 @@ static double rate(const dg_gate_round *round, size_t n, const double *seconds, 
     return tokens / time;
 }
 
-void dg_calibrate_gates(const dg_gate_round *round, size_t n, const double seconds[DG_GATES + 1], float tau[DG_GATES]) {
+void dg_calibrate_gates(const dg_gate_round *round, size_t n, const double seconds[DG_GATES + 1],
+                        float tau[DG_GATES]) {
     float value[DG_GATES][QUANTILES + 1];
     for (int32_t g = 0; g < DG_GATES; g++) {
         value[g][0] = -1;
-        for (size_t q = 0; q < QUANTILES; q++) value[g][q + 1] = ranked(round, n, g, (n - 1) * q / (QUANTILES - 1));
+        for (size_t q = 0; q < QUANTILES; q++)
+            value[g][q + 1] = ranked(round, n, g, (n - 1) * q / (QUANTILES - 1));
     }
     double best = -1;
     for (int32_t a = 0; a <= QUANTILES; a++)

@@ -1,9 +1,9 @@
-/* One tree from all sources (ours): a block drafter's marginals, or whatever nodes the drafters before left, M and the
- * matches of the running text. Each node's candidates are merged and ranked by their estimated probability (rank.h); the
- * tree takes the most probable paths.
+/* One tree from all sources (ours): a block drafter's marginals, or whatever nodes the drafters before left,
+ * M and the matches of the running text. Each node's candidates are merged and ranked by their estimated
+ * probability (rank.h); the tree takes the most probable paths.
  *
- * The search is that of a best-first tree (DDTree, arXiv 2604.12989), but over conditional probabilities: what may
- * follow a node depends on its token (M) and on its whole path (text), not on its depth alone. */
+ * The search is that of a best-first tree (DDTree, arXiv 2604.12989), but over conditional probabilities:
+ * what may follow a node depends on its token (M) and on its whole path (text), not on its depth alone. */
 #include <math.h>
 #include <string.h>
 
@@ -12,12 +12,12 @@
 #include "runtime/target.h"
 
 enum {
-    DRAFTED = 8,  /* choices of a network at one depth that are looked at */
-    NEXT = 3,     /* continuations of matches */
+    DRAFTED = 8,                               /* choices of a network at one depth that are looked at */
+    NEXT = 3,                                  /* continuations of matches */
     MOST = 2 * DRAFTED + DG_SUCC_WIDTH + NEXT, /* candidates of a node */
     N_CANDIDATE = DG_TREE_MAX * MOST,
-    ROWS = 512,   /* of M that a round looks up at most at a time; a power of 2 */
-    AHEAD = 16    /* rows fetched together: where one is needed, those of likely nodes are next */
+    ROWS = 512, /* of M that a round looks up at most at a time; a power of 2 */
+    AHEAD = 16  /* rows fetched together: where one is needed, those of likely nodes are next */
 };
 
 typedef struct node {
@@ -29,7 +29,7 @@ typedef struct node {
 
 typedef struct origin { /* of a candidate */
     int32_t node, before;
-    float score;   /* log-probability of its whole path */
+    float score; /* log-probability of its whole path */
     uint8_t source;
     bool taken;
 } origin;
@@ -40,10 +40,10 @@ typedef struct drafter {
     dg_template template; /* none: M is asked row by row */
     dg_rank rank[2];      /* without, with a network */
     float rate;
-    int32_t chain;        /* first choices of the network that always stay */
+    int32_t chain; /* first choices of the network that always stay */
 
     dg_tree before, built;
-    bool network;         /* of the last tree */
+    bool network; /* of the last tree */
     node node[DG_TREE_MAX];
     dg_candidate *candidate; /* [N_CANDIDATE] */
     origin *origin;
@@ -103,7 +103,9 @@ static int32_t taps(const dg_drafter *base, const int32_t **layer) {
     return 0;
 }
 
-static void wants(const dg_drafter *base, dg_wants *w) { dg_memory_wants(&((const drafter *)base)->memory, w); }
+static void wants(const dg_drafter *base, dg_wants *w) {
+    dg_memory_wants(&((const drafter *)base)->memory, w);
+}
 
 static void rewind_drafter(dg_drafter *base, int32_t len) {
     ((drafter *)base)->built.n = 0;
@@ -140,7 +142,8 @@ static void fetch_rows(drafter *d, const int32_t *token, int32_t n) {
     d->n_row += n_fresh;
 }
 
-/* M's row of a token; valid until the next call. Where it is not known yet, rows that will be asked for come along. */
+/* M's row of a token; valid until the next call. Where it is not known yet, rows that will be asked for come
+ * along. */
 static const int32_t *row_of(drafter *d, int32_t token) {
     if (d->row_token[row_slot(d, token)] != token) {
         int32_t want[AHEAD] = {token}, n = 1;
@@ -203,7 +206,8 @@ static void add_lattice(drafter *d, int32_t v) {
     if (!o || depth >= o->lattice.n_depth) return;
     for (int32_t r = 0; r < o->lattice.width && r < DRAFTED; r++) {
         const size_t at = (size_t)depth * (size_t)o->lattice.width + (size_t)r;
-        if (o->lattice.logp[at] > -INFINITY) add_drafted(d, v, o->lattice.id[at], r, o->lattice.logp[at], o->source);
+        if (o->lattice.logp[at] > -INFINITY)
+            add_drafted(d, v, o->lattice.id[at], r, o->lattice.logp[at], o->source);
     }
 }
 
@@ -273,7 +277,8 @@ static int32_t take(drafter *d, int32_t i, int32_t budget) {
     d->origin[i].taken = true;
     d->node[v] = (node){.place = {.drafted = d->candidate[i].drafted}, .before = o->before};
     if (d->memory.use_text)
-        d->node[v].match = dg_suffix_step(&d->memory.text.text, d->node[o->node].match, d->candidate[i].token);
+        d->node[v].match =
+            dg_suffix_step(&d->memory.text.text, d->node[o->node].match, d->candidate[i].token);
     if (d->built.n <= budget) expand(d, v);
     return v;
 }
@@ -300,7 +305,8 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     dg_tree_reset(&d->built, t->token[0]);
     d->node[0] = (node){.place = {.drafted = DG_RANK_GREEDY}};
     if (d->memory.use_text)
-        d->node[0].match = dg_suffix_step(&d->memory.text.text, dg_suffix_whole(&d->memory.text.text), t->token[0]);
+        d->node[0].match =
+            dg_suffix_step(&d->memory.text.text, dg_suffix_whole(&d->memory.text.text), t->token[0]);
     expand(d, 0);
     take_chain(d, budget);
     while (d->built.n <= budget && d->n_heap) {
@@ -328,8 +334,9 @@ static dg_status observe(dg_drafter *base, const dg_outcome *o) {
 
 const dg_drafter_ops dg_fused = {
     .name = "fused",
-    .help = "fused[:FILE]: one tree of what the drafters before it, the text and M propose, ranked by probability; chain=1 "
-            "first choices of a network stay, learn=0.03, text=1, m=1, prompt=4096, request=0; FILE: a text or a saved matrix",
+    .help = "fused[:FILE]: one tree of what the text, M and the drafters before it propose, ranked by probability; "
+            "chain=1 first choices of a network stay, learn=0.03, text=1, m=1, prompt=4096, request=0; FILE: a "
+            "text or a saved matrix",
     .open = open_drafter,
     .layout = layout,
     .taps = taps,

@@ -1,9 +1,10 @@
-/* Graft-TAIL (arXiv 2605.20104, on block drafters): of the tree that the drafters before it left, what they were not
- * sure of gives way to what memory holds, and the number of rows stays.
+/* Graft-TAIL (arXiv 2605.20104, on block drafters): of the tree that the drafters before it left, what they
+ * were not sure of gives way to what memory holds, and the number of rows stays.
  *
- * Prune, then add: with tree=0 one chain behind the last node kept (the paper's), with tree=1 (ours) a small tree
- * there: matches, successors of successors and the drafter's own next choices, best first. The paper gives neither the
- * confidence nor the threshold; both are ours: the softmax of the drafter's token, or the cut that promises most. */
+ * Prune, then add: with tree=0 one chain behind the last node kept (the paper's), with tree=1 (ours) a small
+ * tree there: matches, successors of successors and the drafter's own next choices, best first. The paper
+ * gives neither the confidence nor the threshold; both are ours: the softmax of the drafter's token, or the
+ * cut that promises most. */
 #include <math.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@ typedef struct candidate {
     int16_t parent; /* candidate, -1: the node behind which is grafted */
     int16_t node;   /* in the tree, -1: not added */
     int32_t token, source;
-    float score;    /* log-probability from there on */
+    float score; /* log-probability from there on */
 } candidate;
 
 typedef struct drafter {
@@ -23,12 +24,12 @@ typedef struct drafter {
     dg_memory memory;
     dg_template template;
     float template_score[DG_TREE_MAX];
-    float tau;        /* 0: no threshold, but the cut that promises most */
-    int32_t keep;     /* depths that always stay */
+    float tau;    /* 0: no threshold, but the cut that promises most */
+    int32_t keep; /* depths that always stay */
     bool tree;
     int32_t min_match;
 
-    dg_tree before;   /* of this round, as the drafters left it */
+    dg_tree before; /* of this round, as the drafters left it */
     candidate candidate[MAX_CANDIDATES];
     int32_t n_candidate;
 } drafter;
@@ -89,14 +90,18 @@ static int32_t taps(const dg_drafter *base, const int32_t **layer) {
     return 0;
 }
 
-static void wants(const dg_drafter *base, dg_wants *w) { dg_memory_wants(&((const drafter *)base)->memory, w); }
+static void wants(const dg_drafter *base, dg_wants *w) {
+    dg_memory_wants(&((const drafter *)base)->memory, w);
+}
 
 static dg_status observe(dg_drafter *base, const dg_outcome *o) {
     dg_memory_observe(&((drafter *)base)->memory, o);
     return DG_OK;
 }
 
-static void rewind_drafter(dg_drafter *base, int32_t len) { dg_memory_rewind(&((drafter *)base)->memory, len); }
+static void rewind_drafter(dg_drafter *base, int32_t len) {
+    dg_memory_rewind(&((drafter *)base)->memory, len);
+}
 
 /* ---- candidates behind a node ------------------------------------------------------------------- */
 
@@ -154,7 +159,8 @@ static void collect(drafter *d, const dg_tree *t, int32_t node, int32_t most) {
     int32_t path[DG_TREE_MAX];
     const int32_t n = path_to(t, node, path);
     d->n_candidate = 0;
-    if (d->memory.use_text) d->memory.text.base.ops->extend(&d->memory.text.base, path, n, most, add_chain, d);
+    if (d->memory.use_text)
+        d->memory.text.base.ops->extend(&d->memory.text.base, path, n, most, add_chain, d);
     if (d->n_candidate && !d->tree) return; /* a match beats M: it knows more of the text */
     if (d->memory.use_m) add_successors(d, path[n - 1], most);
     if (d->tree) add_next_choices(d, t->depth[node]);
@@ -162,7 +168,9 @@ static void collect(drafter *d, const dg_tree *t, int32_t node, int32_t most) {
 
 /* ---- the cut ---------------------------------------------------------------------------------- */
 
-static float confidence(const dg_tree *t, int32_t node) { return expf(t->score[node] - t->score[t->parent[node]]); }
+static float confidence(const dg_tree *t, int32_t node) {
+    return expf(t->score[node] - t->score[t->parent[node]]);
+}
 
 /* Marks what the threshold drops, descendants included. */
 static void cut_below(const dg_tree *t, float tau, int32_t keep, bool *drop) {
@@ -275,9 +283,9 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
 
 const dg_drafter_ops dg_graft = {
     .name = "graft",
-    .help = "graft[:FILE]: what the drafters before it are unsure of (below tau=; 0, the default: where most is promised) gives way to "
-            "what memory holds; keep=0 depths stay, tree=0|1, match=2 tokens, text=1, m=1, prompt=4096, request=0; FILE: a "
-            "text or a saved matrix",
+    .help = "graft[:FILE]: what the drafters before it are unsure of gives way to what memory holds; tau=0 threshold "
+            "(0: cut where most is promised), keep=0 depths stay, tree=0|1, match=2 tokens, text=1, m=1, "
+            "prompt=4096, request=0; FILE: a text or a saved matrix",
     .open = open_drafter,
     .layout = layout,
     .taps = taps,

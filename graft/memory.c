@@ -8,7 +8,8 @@ void dg_memory_defaults(dg_memory *m) {
 }
 
 dg_status dg_memory_open(dg_memory *m, const dg_drafter_env *env) {
-    DG_CHECK(m->use_m || !env->path, DG_ERR_ARGUMENT, "%s is for the successor matrix, which m=0 switches off", env->path);
+    DG_CHECK(m->use_m || !env->path, DG_ERR_ARGUMENT,
+             "%s is for the successor matrix, which m=0 switches off", env->path);
     if (env->path) DG_TRY(dg_succ_read(env->model, env->path, &m->warm));
     m->succ = (dg_succ){.model = env->model, .empty = -1, .source = env->source, .warm = m->warm};
     return DG_OK;
@@ -19,8 +20,8 @@ void dg_memory_close(dg_memory *m) {
     m->warm = NULL;
 }
 
-void dg_memory_layout(dg_memory *m, const dg_drafter_env *env, const dg_template *t, const dg_ngram_options *o,
-                      dg_arena *host, dg_arena *dev) {
+void dg_memory_layout(dg_memory *m, const dg_drafter_env *env, const dg_template *t,
+                      const dg_ngram_options *o, dg_arena *host, dg_arena *dev) {
     if (m->use_m) dg_succ_layout(&m->succ, t, host, dev);
     if (m->use_text) dg_ngram_layout(&m->text, o, host, env->context);
 }

@@ -1,5 +1,5 @@
-/* What the grafting drafters remember: M, the successors of every token, and the suffix automaton of the running
- * text. Either may be switched off. */
+/* What the grafting drafters remember: M, the successors of every token, and the suffix automaton of the
+ * running text. Either may be switched off. */
 #ifndef DG_MEMORY_H
 #define DG_MEMORY_H
 
@@ -10,9 +10,10 @@ typedef struct dg_memory {
     dg_succ succ;
     dg_ngram_retriever text;
     bool use_m, use_text;
-    bool request;   /* what M learns ends with the text: a rewind brings back what it started with */
-    int32_t prompt; /* longest run of prompt tokens that the target's head goes over for M; beyond it, bigrams */
-    int32_t *warm;  /* owned; what M starts with, NULL: nothing */
+    bool request; /* what M learns ends with the text: a rewind brings back what it started with */
+    int32_t
+        prompt; /* longest run of prompt tokens that the target's head goes over for M; beyond it, bigrams */
+    int32_t *warm; /* owned; what M starts with, NULL: nothing */
 } dg_memory;
 
 /* M and text, M over all texts of the session, prompts of up to 4,096 tokens scored. */
@@ -23,8 +24,8 @@ dg_status dg_memory_open(dg_memory *m, const dg_drafter_env *env);
 void dg_memory_close(dg_memory *m);
 
 /* t: the template that dg_succ_expand will take. min_match, alternatives: of the text's matches. */
-void dg_memory_layout(dg_memory *m, const dg_drafter_env *env, const dg_template *t, const dg_ngram_options *o,
-                      dg_arena *host, dg_arena *dev);
+void dg_memory_layout(dg_memory *m, const dg_drafter_env *env, const dg_template *t,
+                      const dg_ngram_options *o, dg_arena *host, dg_arena *dev);
 void dg_memory_wants(const dg_memory *m, dg_wants *w);
 void dg_memory_observe(dg_memory *m, const dg_outcome *o);
 void dg_memory_rewind(dg_memory *m, int32_t len);

@@ -38,7 +38,8 @@ static int32_t latest_other(const dg_suffix *text, dg_suffix_match m, const dg_n
     return best;
 }
 
-int32_t dg_ngram_find(const dg_ngram_retriever *r, dg_suffix_match m, int32_t root, int32_t max, dg_ngram_next *out) {
+int32_t dg_ngram_find(const dg_ngram_retriever *r, dg_suffix_match m, int32_t root, int32_t max,
+                      dg_ngram_next *out) {
     const dg_suffix *text = &r->text;
     int32_t n = 0;
     for (; m.len >= r->options.min_match && n < max; m = dg_suffix_shorter(text, m)) {
@@ -71,7 +72,8 @@ static void extend(dg_retriever *base, const int32_t *path, int32_t n_path, int3
                              : logf((1 - match_probability(first[0].len)) * alternative_share);
         for (int32_t i = 0; i < max_tokens; i++) {
             r->chain[i] = token_at(r, path, n_path, first[c].pos + i);
-            if (i > 0) score += dg_ngram_logp(first[c].len + i); /* should it be right so far, the match is longer */
+            if (i > 0)
+                score += dg_ngram_logp(first[c].len + i); /* should it be right so far, the match is longer */
             r->score[i] = score;
         }
         emit(ud, r->chain, r->score, max_tokens);

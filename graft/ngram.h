@@ -27,15 +27,17 @@ typedef struct dg_ngram_retriever {
     float score[DG_TREE_MAX];
 } dg_ngram_retriever;
 
-/* A token that may follow: `len` tokens before it are those before position pos of the text, where it stands. */
+/* A token that may follow: `len` tokens before it are those before position pos of the text, where it stands.
+ */
 typedef struct dg_ngram_next {
     int32_t token, pos, len;
 } dg_ngram_next;
 
-/* At most max (<= DG_NGRAM_MAX_ALTERNATIVES) different tokens that followed match m or one of its shorter suffixes of
- * min_match tokens or more: the longest match first, among equals the latest first. root: what follows the text.
- * Returns how many. */
-int32_t dg_ngram_find(const dg_ngram_retriever *r, dg_suffix_match m, int32_t root, int32_t max, dg_ngram_next *out);
+/* At most max (<= DG_NGRAM_MAX_ALTERNATIVES) different tokens that followed match m or one of its shorter
+ * suffixes of min_match tokens or more: the longest match first, among equals the latest first. root: what
+ * follows the text. Returns how many. */
+int32_t dg_ngram_find(const dg_ngram_retriever *r, dg_suffix_match m, int32_t root, int32_t max,
+                      dg_ngram_next *out);
 
 void dg_ngram_layout(dg_ngram_retriever *r, const dg_ngram_options *options, dg_arena *host, int32_t context);
 

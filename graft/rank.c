@@ -17,8 +17,8 @@ enum {
     NETWORK_TEXT,
     M_TEXT,
     ALL,
-    BELOW,       /* at depth 2 or more */
-    SUCCESSOR,   /* by rank in M's row: 0, 1, 2, 3-4, 5 and more */
+    BELOW,                 /* at depth 2 or more */
+    SUCCESSOR,             /* by rank in M's row: 0, 1, 2, 3-4, 5 and more */
     MATCH = SUCCESSOR + 5, /* by length: 1, 2, 3, 4, 5-6, 7-9, 10-15, 16 and more */
     OTHER = MATCH + 8,     /* another continuation, by length: 1, 2, 3 and more */
     N_WEIGHT = OTHER + 3,
@@ -26,14 +26,15 @@ enum {
 };
 _Static_assert((int)N_WEIGHT == (int)DG_RANK_WEIGHTS, "one weight a feature");
 
-static const float with_network[N_WEIGHT] = {1.52f,  0,      0.84f,  0.29f,  0.26f,  -0.29f, -0.59f, 0.50f, 2.17f, 1.98f, 0.62f,
-                                             -2.52f, -1.13f, -0.79f, -0.22f, -0.55f, -0.88f, -1.41f,
-                                             0.59f,  1.95f,  2.56f,  3.06f,  3.46f,  3.62f,  4.13f, 5.98f,
-                                             0.56f,  1.19f,  2.23f};
-static const float from_memory[N_WEIGHT] = {0,      0,      0,      0,      0,      0,      0,      0.25f, 0,     0,     0.78f,
-                                            0,      -0.47f, -0.68f, -0.50f, -1.01f, -1.46f, -2.09f,
-                                            0.02f,  1.36f,  1.93f,  2.49f,  2.72f,  2.98f,  3.37f, 5.16f,
-                                            -0.06f, 0.64f,  1.83f};
+/* Fitted as README.md says, in the order above. */
+static const float with_network[N_WEIGHT] = {1.52f,  0,      0.84f, 0.29f,  0.26f,  -0.29f, -0.59f, 0.50f,
+                                             2.17f,  1.98f,  0.62f, -2.52f, -1.13f, -0.79f, -0.22f, -0.55f,
+                                             -0.88f, -1.41f, 0.59f, 1.95f,  2.56f,  3.06f,  3.46f,  3.62f,
+                                             4.13f,  5.98f,  0.56f, 1.19f,  2.23f};
+static const float from_memory[N_WEIGHT] = {0,      0,      0,      0,     0,      0,      0,      0.25f,
+                                            0,      0,      0.78f,  0,     -0.47f, -0.68f, -0.50f, -1.01f,
+                                            -1.46f, -2.09f, 0.02f,  1.36f, 1.93f,  2.49f,  2.72f,  2.98f,
+                                            3.37f,  5.16f,  -0.06f, 0.64f, 1.83f};
 
 void dg_rank_init(dg_rank *r, bool network, float rate) {
     memcpy(r->weight, network ? with_network : from_memory, sizeof r->weight);
@@ -55,7 +56,8 @@ static void add(features *f, bool has, int32_t index) {
 }
 
 static features features_of(const dg_place *at, const dg_candidate *c) {
-    const bool network = c->drafted >= 0, m = c->successor >= 0, text = c->match > 0 && !c->other, deep = at->depth > 1;
+    const bool network = c->drafted >= 0, m = c->successor >= 0, text = c->match > 0 && !c->other,
+               deep = at->depth > 1;
     const int32_t r = c->successor, len = length_class(c->match > 0 ? c->match : 1);
     features f = {.logp = c->logp > -20 ? c->logp : -20};
     add(&f, network, DRAFTED);
@@ -77,7 +79,9 @@ static features features_of(const dg_place *at, const dg_candidate *c) {
     return f;
 }
 
-static float value(const features *f, int32_t i) { return f->index[i] == LOGP ? f->logp : 1; }
+static float value(const features *f, int32_t i) {
+    return f->index[i] == LOGP ? f->logp : 1;
+}
 
 void dg_rank_score(const dg_rank *r, const dg_place *at, dg_candidate *c, int32_t n) {
     float most = 0, sum = 0;

@@ -1,7 +1,7 @@
-/* How likely each candidate for the next token is, whoever proposed it: a conditional logit over what the sources say of
- * it. P(c) = exp(s_c) / (1 + sum of all exp(s)); the 1 stands for "none of them". The scores s are sums of a few weights,
- * fitted on recorded rounds (README.md) and refined while decoding. So candidates of all sources share one scale, and
- * one that several agree on gains.
+/* How likely each candidate for the next token is, whoever proposed it: a conditional logit over what the
+ * sources say of it. P(c) = exp(s_c) / (1 + sum of all exp(s)); the 1 stands for "none of them". The scores s
+ * are sums of a few weights, fitted on recorded rounds (README.md) and refined while decoding. So candidates
+ * of all sources share one scale, and one that several agree on gains.
  *
  * Knows sources as numbers: a drafter's rank and log-probability, a rank in M, the length of a match. */
 #ifndef DG_RANK_H
@@ -39,8 +39,8 @@ void dg_rank_init(dg_rank *r, bool network, float rate);
 /* Sets p of the n candidates, each token once. The p of all add up to less than 1. */
 void dg_rank_score(const dg_rank *r, const dg_place *at, dg_candidate *c, int32_t n);
 
-/* One step of gradient ascent on log P(next): `next` followed, whether it was a candidate or not. p as dg_rank_score
- * left it. */
+/* One step of gradient ascent on log P(next): `next` followed, whether it was a candidate or not. p as
+ * dg_rank_score left it. */
 void dg_rank_learn(dg_rank *r, const dg_place *at, const dg_candidate *c, int32_t n, int32_t next);
 
 #endif

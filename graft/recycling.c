@@ -1,5 +1,6 @@
-/* Token Recycling (arXiv 2408.08696): a fixed template of 80 nodes, expanded from the matrix of the successors that the
- * target last found likely. The baseline of retrieval without context; M starts at 0, the last row of a token wins. */
+/* Token Recycling (arXiv 2408.08696): a fixed template of 80 nodes, expanded from the matrix of the
+ * successors that the target last found likely. The baseline of retrieval without context; M starts at 0, the
+ * last row of a token wins. */
 #include "graft/succ.h"
 
 typedef struct drafter {
@@ -65,18 +66,21 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     dg_succ_expand(&d->succ, t->token[0], d->template.n, id);
     for (int32_t i = 0; i < d->template.n; i++) {
         const int32_t parent = node[d->template.parent[i]];
-        node[i + 1] = parent < 0 || id[i] < 0 ? -1 : dg_tree_add(t, parent, id[i], d->score[i], base->env->source);
+        node[i + 1] =
+            parent < 0 || id[i] < 0 ? -1 : dg_tree_add(t, parent, id[i], d->score[i], base->env->source);
     }
     if (t->n - 1 > budget) dg_tree_prune(t, budget, NULL);
     return DG_OK;
 }
 
-static void rewind_drafter(dg_drafter *base, int32_t len) { (void)base, (void)len; }
+static void rewind_drafter(dg_drafter *base, int32_t len) {
+    (void)base, (void)len;
+}
 
 const dg_drafter_ops dg_recycling = {
     .name = "recycling",
-    .help = "recycling[:FILE]: Token Recycling, 80 successors of successors by a fixed template; FILE: a text or a saved "
-            "matrix to start with",
+    .help = "recycling[:FILE]: Token Recycling, 80 successors of successors by a fixed template; FILE: a text or a "
+            "saved matrix to start with",
     .open = open_drafter,
     .layout = layout,
     .taps = taps,

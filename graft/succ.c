@@ -6,7 +6,9 @@
 
 #include "runtime/target.h"
 
-static dg_backend *backend(const dg_succ *s) { return s->model->be; }
+static dg_backend *backend(const dg_succ *s) {
+    return s->model->be;
+}
 
 static void upload(const dg_succ *s, int32_t *dst, const int32_t *src, int32_t n) {
     backend(s)->ops->upload(backend(s), dst, src, (size_t)n * sizeof *src);
@@ -63,14 +65,15 @@ void dg_succ_clear(dg_succ *s) {
 
 /* ---- learning --------------------------------------------------------------------------------- */
 
-/* The order in which rows of one token outrank each other, as an integer. Scores are never positive, so their bits
- * rise as they fall; 19 of them do. */
+/* The order in which rows of one token outrank each other, as an integer. Scores are never positive, so their
+ * bits rise as they fall; 19 of them do. */
 static int32_t priority(const dg_succ *s, const dg_tree *t, int32_t node) {
     uint32_t bits;
     memcpy(&bits, &t->score[node], sizeof bits);
     const uint32_t falling = (bits & 0x7fffffffu) >> 12;
     const bool drafted = t->source[node] != s->source;
-    return (int32_t)((drafted ? 1u << 28 : 0u) | (0x7ffffu - falling) << 8 | (uint32_t)(DG_TREE_MAX - 1 - node));
+    return (int32_t)((drafted ? 1u << 28 : 0u) | (0x7ffffu - falling) << 8 |
+                     (uint32_t)(DG_TREE_MAX - 1 - node));
 }
 
 static void set_priorities(dg_succ *s, const dg_outcome *o) {
@@ -86,8 +89,7 @@ void dg_succ_learn(dg_succ *s, const dg_outcome *o) {
     }
     const int32_t n = o->successor.rows;
     assert(n <= DG_TREE_MAX);
-    if (o->tree)
-        set_priorities(s, o);
+    if (o->tree) set_priorities(s, o);
     upload(s, s->prio_dev, o->tree ? s->up : s->prio, n);
     upload(s, s->up_dev, o->tree ? o->tree->token : o->token, n);
     backend(s)->ops->succ_update(backend(s), s->m, s->up_dev, o->successor, s->prio_dev);
@@ -113,7 +115,8 @@ static void push_some(dg_succ *s, const int32_t *token, int32_t n, int32_t next)
     upload(s, s->up_dev, token, n);
     upload(s, s->prio_dev, s->prio, n);
     upload(s, s->id_dev, row, n * s->width);
-    backend(s)->ops->succ_update(backend(s), s->m, s->up_dev, dg_mat_make(s->id_dev, DG_I32, n, s->width), s->prio_dev);
+    backend(s)->ops->succ_update(backend(s), s->m, s->up_dev, dg_mat_make(s->id_dev, DG_I32, n, s->width),
+                                 s->prio_dev);
 }
 
 void dg_succ_push(dg_succ *s, const int32_t *token, int32_t n, int32_t next) {
@@ -129,7 +132,8 @@ void dg_succ_rows(dg_succ *s, const int32_t *token, int32_t n, int32_t *row) {
     dg_backend *be = backend(s);
     for (int32_t at = 0; at < n; at += DG_SUCC_ROOTS) {
         const int32_t some = n - at < DG_SUCC_ROOTS ? n - at : DG_SUCC_ROOTS;
-        upload(s, s->id_dev, token + at, some); /* roots behind them: whatever they were, their rows are not read */
+        upload(s, s->id_dev, token + at,
+               some); /* roots behind them: whatever they were, their rows are not read */
         be->ops->succ_expand(be, s->id_dev, s->m, s->row_parent, s->row_rank, DG_SUCC_ROOTS,
                              DG_SUCC_ROOTS + some * s->width);
         be->ops->download(be, row + (size_t)at * (size_t)s->width, s->id_dev + DG_SUCC_ROOTS,

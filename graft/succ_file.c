@@ -78,21 +78,26 @@ dg_status dg_succ_save(const dg_succ *s, const char *path) {
 
 static dg_status read_rows(const dg_model *m, const char *path, const uint8_t *p, size_t len, int32_t *warm) {
     const uint32_t vocab = (uint32_t)m->net.config.vocab_size, width = (uint32_t)width_for(m);
-    DG_CHECK(len >= HEAD, DG_ERR_FORMAT, "%s: a successor matrix of %zu bytes: expected at least %d", path, len, HEAD);
-    const head h = {get32(p + 8), get32(p + 12), get32(p + 16), get32(p + 24) | (uint64_t)get32(p + 28) << 32};
-    DG_CHECK(h.version == VERSION, DG_ERR_FORMAT, "%s: version of the successor matrix: expected %d, found %" PRIu32, path,
-             VERSION, h.version);
+    DG_CHECK(len >= HEAD, DG_ERR_FORMAT, "%s: a successor matrix of %zu bytes: expected at least %d", path,
+             len, HEAD);
+    const head h = {get32(p + 8), get32(p + 12), get32(p + 16),
+                    get32(p + 24) | (uint64_t)get32(p + 28) << 32};
+    DG_CHECK(h.version == VERSION, DG_ERR_FORMAT,
+             "%s: version of the successor matrix: expected %d, found %" PRIu32, path, VERSION, h.version);
     DG_CHECK(h.vocab == vocab && h.width == width, DG_ERR_FORMAT,
-             "%s: successors of a vocabulary of %" PRIu32 " tokens, %" PRIu32 " each: the model has %" PRIu32 ", %" PRIu32
-             " each; the file was made for another model", path, h.vocab, h.width, vocab, width);
+             "%s: successors of a vocabulary of %" PRIu32 " tokens, %" PRIu32 " each: the model has %" PRIu32
+             ", %" PRIu32 " each; the file was made for another model",
+             path, h.vocab, h.width, vocab, width);
     const size_t cells = (size_t)vocab * width;
-    DG_CHECK(len == HEAD + 4 * cells, DG_ERR_FORMAT, "%s: expected %zu bytes, found %zu", path, HEAD + 4 * cells, len);
+    DG_CHECK(len == HEAD + 4 * cells, DG_ERR_FORMAT, "%s: expected %zu bytes, found %zu", path,
+             HEAD + 4 * cells, len);
     DG_CHECK(checksum(sum_start, p + HEAD, 4 * cells) == h.sum, DG_ERR_FORMAT,
              "%s: the checksum does not match: the file is damaged", path);
     for (size_t i = 0; i < cells; i++) {
         const uint32_t id = get32(p + HEAD + 4 * i);
-        DG_CHECK(id < vocab || id == UINT32_MAX, DG_ERR_FORMAT, "%s: successor %zu of token %zu is %" PRIu32
-                 ": expected a token below %" PRIu32, path, i % width, i / width, id, vocab);
+        DG_CHECK(id < vocab || id == UINT32_MAX, DG_ERR_FORMAT,
+                 "%s: successor %zu of token %zu is %" PRIu32 ": expected a token below %" PRIu32, path,
+                 i % width, i / width, id, vocab);
         warm[i] = (int32_t)id;
     }
     return DG_OK;
@@ -117,7 +122,8 @@ static void count_pairs(const uint64_t *pair, size_t n, int32_t width, int32_t *
     for (size_t i = 0, end; i < n; i = end) {
         if (i > 0 && pair[i] >> 32 != pair[i - 1] >> 32) memset(count, 0, sizeof count);
         for (end = i + 1; end < n && pair[end] == pair[i];) end++;
-        enter(warm + (size_t)(pair[i] >> 32) * (size_t)width, count, width, (int32_t)(uint32_t)pair[i], end - i);
+        enter(warm + (size_t)(pair[i] >> 32) * (size_t)width, count, width, (int32_t)(uint32_t)pair[i],
+              end - i);
     }
 }
 
@@ -136,7 +142,8 @@ static bool is_text(const char *p, size_t len) {
 
 static dg_status read_text(const dg_model *m, const char *path, const char *text, size_t len, int32_t *warm) {
     DG_CHECK(is_text(text, len), DG_ERR_FORMAT, "%s: neither a successor matrix nor UTF-8 text", path);
-    DG_CHECK(m->tokenizer, DG_ERR_UNSUPPORTED, "%s: %s has no tokenizer to read a text with", path, m->net.file->path);
+    DG_CHECK(m->tokenizer, DG_ERR_UNSUPPORTED, "%s: %s has no tokenizer to read a text with", path,
+             m->net.file->path);
     size_t n = 0;
     DG_TRY(dg_tokenize(m, text, len, 0, NULL, 0, &n));
     DG_CHECK(n >= 2, DG_ERR_FORMAT, "%s: a text of %zu tokens: expected at least 2", path, n);

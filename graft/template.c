@@ -50,7 +50,8 @@ void dg_template_fit(const float *p, int32_t k, int32_t n, dg_template *out) {
     for (out->n = 0; out->n < n;) {
         int32_t best = -1;
         for (int32_t i = 0; i <= out->n; i++)
-            if (next[i] < k && (best < 0 || product[i] * (double)p[next[i]] > product[best] * (double)p[next[best]]))
+            if (next[i] < k &&
+                (best < 0 || product[i] * (double)p[next[i]] > product[best] * (double)p[next[best]]))
                 best = i;
         if (best < 0) return;
         const int32_t node = out->n + 1;

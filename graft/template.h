@@ -1,6 +1,6 @@
 /* Templates: which successors of successors are worth a row. A template is a list of nodes, each a parent and
- * a rank: with M the successor matrix its token is M[token of parent][rank] (Token Recycling, arXiv 2408.08696;
- * Graft, arXiv 2605.20104).
+ * a rank: with M the successor matrix its token is M[token of parent][rank] (Token Recycling, arXiv
+ * 2408.08696; Graft, arXiv 2605.20104).
  *
  * Knows no tokens. Every prefix of a template is a template. */
 #ifndef DG_TEMPLATE_H
@@ -15,8 +15,14 @@ typedef struct dg_template {
 } dg_template;
 
 /* Retrieval templates of Graft: the first 20, 36 and 52 nodes of DG_TEMPLATE_GRAFT are its stages. The level
- * widths of the 52 are the paper's; which nodes is our choice, by the path products of falling probabilities. */
-enum { DG_TEMPLATE_SMALL = 20, DG_TEMPLATE_MIDDLE = 36, DG_TEMPLATE_LARGE = 52, DG_TEMPLATE_RECYCLING_NODES = 80 };
+ * widths of the 52 are the paper's; which nodes is our choice, by the path products of falling probabilities.
+ */
+enum {
+    DG_TEMPLATE_SMALL = 20,
+    DG_TEMPLATE_MIDDLE = 36,
+    DG_TEMPLATE_LARGE = 52,
+    DG_TEMPLATE_RECYCLING_NODES = 80
+};
 extern const char DG_TEMPLATE_GRAFT[];
 /* Token Recycling's own, "2.2.2": 80 nodes, level by level. */
 extern const char DG_TEMPLATE_RECYCLING[];

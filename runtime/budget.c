@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-static const int16_t size[DG_BUDGET_SIZES] = {1,  2,  3,  4,  5,  6,  7,  8,  10, 12,  14,  16,  20, 24,
+static const int16_t size[DG_BUDGET_SIZES] = {1,  2,  3,  4,  5,  6,  7,  8,  10,  12,  14,  16,  20, 24,
                                               28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 224, 256};
 
 /* Sizes of the first rounds: the ends of the curve and its bend. */
@@ -12,17 +12,19 @@ static const int16_t first[] = {8, 1, 4};
 enum { N_FIRST = sizeof first / sizeof *first };
 
 enum {
-    MEAN = 8,        /* rounds that a cost remembers */
-    LOOK = 16,       /* every so many rounds a neighbour of the best size is measured */
-    TRY_ON = 3,      /* rounds with networks to begin with */
-    TRIAL = 1,       /* rounds of a later trial */
-    PAUSE = 16,      /* rounds between trials, at first and at most */
+    MEAN = 8,   /* rounds that a cost remembers */
+    LOOK = 16,  /* every so many rounds a neighbour of the best size is measured */
+    TRY_ON = 3, /* rounds with networks to begin with */
+    TRIAL = 1,  /* rounds of a later trial */
+    PAUSE = 16, /* rounds between trials, at first and at most */
     MAX_PAUSE = 128,
-    NEW_TEXT = 4     /* rounds to a trial after a new text */
+    NEW_TEXT = 4 /* rounds to a trial after a new text */
 };
 static const double decay = 0.9, better = 1.02, accept_most = 16, accept_prior = 2;
 
-int32_t dg_budget_rows(int32_t i) { return size[i]; }
+int32_t dg_budget_rows(int32_t i) {
+    return size[i];
+}
 
 /* The largest size of at most n rows (n >= 1). */
 static int32_t size_index(int32_t n) {
@@ -32,8 +34,12 @@ static int32_t size_index(int32_t n) {
 }
 
 void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network) {
-    *b = (dg_budget){.most = budget ? budget : most, .fixed = budget > 0, .network = network, .on = network,
-                     .wait = TRY_ON, .pause = PAUSE};
+    *b = (dg_budget){.most = budget ? budget : most,
+                     .fixed = budget > 0,
+                     .network = network,
+                     .on = network,
+                     .wait = TRY_ON,
+                     .pause = PAUSE};
 }
 
 void dg_budget_text(dg_budget *b) {
@@ -42,8 +48,8 @@ void dg_budget_text(dg_budget *b) {
 
 /* ---- the cost curve --------------------------------------------------------------------------- */
 
-/* Makes the measured costs rise with the rows: neighbours that do not are averaged (pool adjacent violators). Sizes in
- * between lie on the line; those beyond the last go on as steeply as it rose so far. */
+/* Makes the measured costs rise with the rows: neighbours that do not are averaged (pool adjacent violators).
+ * Sizes in between lie on the line; those beyond the last go on as steeply as it rose so far. */
 static void fit_curve(dg_budget *b) {
     double value[DG_BUDGET_SIZES], weight[DG_BUDGET_SIZES];
     int32_t end[DG_BUDGET_SIZES], n = 0; /* blocks of measured sizes: the last size of each */
@@ -65,8 +71,10 @@ static void fit_curve(dg_budget *b) {
             while (end[block] < i) block++;
             b->curve[i] = value[block];
             for (int32_t k = from + 1; k < i; k++) {
-                const double low = from < 0 ? b->curve[i] : b->curve[from], share =
-                    from < 0 ? 1 : (double)(size[k] - size[from]) / (double)(size[i] - size[from]);
+                const double low = from < 0 ? b->curve[i] : b->curve[from],
+                             share = from < 0
+                                         ? 1
+                                         : (double)(size[k] - size[from]) / (double)(size[i] - size[from]);
                 b->curve[k] = low + share * (b->curve[i] - low);
             }
             from = i;
@@ -102,7 +110,9 @@ static void learn_cost(dg_budget *b, int32_t rows, double verify) {
 /* ---- acceptance ------------------------------------------------------------------------------- */
 
 /* What a node's score says of its own token: its probability where its parent is right. */
-static double edge(const dg_tree *t, int32_t node) { return exp((double)(t->score[node] - t->score[t->parent[node]])); }
+static double edge(const dg_tree *t, int32_t node) {
+    return exp((double)(t->score[node] - t->score[t->parent[node]]));
+}
 
 /* Ranges of probability, each 2/3 of the one above. */
 static int32_t bin_of(double p) {
@@ -111,8 +121,8 @@ static int32_t bin_of(double p) {
     return i;
 }
 
-/* What such a probability has meant so far: its own promise, corrected by how the promises of its range were kept. In
- * a trial it is believed halfway: what used to be wrong may be right by now. */
+/* What such a probability has meant so far: its own promise, corrected by how the promises of its range were
+ * kept. In a trial it is believed halfway: what used to be wrong may be right by now. */
 static double corrected(const dg_budget *b, double p) {
     const int32_t i = bin_of(p);
     const double kept = (b->accepted[b->use][i] + accept_prior) / (b->promised[b->use][i] + accept_prior);
@@ -130,7 +140,8 @@ static void learn_acceptance(dg_budget *b, const dg_tree *t, const dg_walk *w) {
         double *promised = &b->promised[b->use][bin_of(p)], *accepted = &b->accepted[b->use][bin_of(p)];
         *promised += p;
         *accepted += on_path[i];
-        /* remembered by number, not by age: where all is accepted a round puts many to the test, else only a few */
+        /* remembered by number, not by age: where all is accepted a round puts many to the test, else only a
+         * few */
         if (*promised > accept_most) *accepted *= accept_most / *promised, *promised = accept_most;
     }
 }
@@ -190,7 +201,8 @@ static double rate(const dg_budget *b, bool network) {
 
 /* After a trial. Trials get rarer each time that they change nothing, or nothing for long. */
 static void decide(dg_budget *b) {
-    const bool change = rate(b, !b->on) > better * rate(b, b->on), lasting = b->round - b->changed >= MAX_PAUSE / 2;
+    const bool change = rate(b, !b->on) > better * rate(b, b->on),
+               lasting = b->round - b->changed >= MAX_PAUSE / 2;
     if (change && lasting)
         b->pause = PAUSE;
     else if (!change || b->on)
@@ -228,7 +240,8 @@ static void learn_rate(dg_budget *b, const dg_tree *t, int32_t gained) {
     b->time[use] += b->draft[use] + b->rest + dg_budget_cost(b, t->n);
 }
 
-void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double draft, double verify, double rest) {
+void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double draft, double verify,
+                     double rest) {
     if (b->fixed) return;
     b->round++;
     b->kept = t->n - 1;

@@ -1,7 +1,8 @@
-/* How many rows a round is worth (--budget auto): the number that promises the most tokens a second, under a cost curve
- * measured while decoding and the acceptance that the scores turned out to mean. The rule is CaDDTree's (arXiv
- * 2606.01813), with no profiling beforehand. No drafting at all is one of the choices, so that a session is never
- * slower than plain decoding for long; drafters with a network are tried again now and then.
+/* How many rows a round is worth (--budget auto): the number that promises the most tokens a second, under a
+ * cost curve measured while decoding and the acceptance that the scores turned out to mean. The rule is
+ * CaDDTree's (arXiv 2606.01813), with no profiling beforehand. No drafting at all is one of the choices, so
+ * that a session is never slower than plain decoding for long; drafters with a network are tried again now
+ * and then.
  *
  * Knows trees, walks and seconds; no drafter, no model, no clock. A budget changes speed, never text. */
 #ifndef DG_BUDGET_H
@@ -12,19 +13,20 @@
 enum { DG_BUDGET_SIZES = 27, DG_BUDGET_BINS = 12 };
 
 typedef struct dg_budget {
-    int32_t most;    /* nodes besides the root that there is room for */
-    bool fixed;      /* every round may use them all, and no drafter is ever left out */
-    bool network;    /* there are drafters that cost a pass */
+    int32_t most; /* nodes besides the root that there is room for */
+    bool fixed;   /* every round may use them all, and no drafter is ever left out */
+    bool network; /* there are drafters that cost a pass */
 
     /* The cost curve: seconds of a verify pass by its rows, for rows of dg_budget_rows(i). */
-    double seconds[DG_BUDGET_SIZES], curve[DG_BUDGET_SIZES]; /* as measured (running mean); rising, without gaps */
+    double seconds[DG_BUDGET_SIZES],
+        curve[DG_BUDGET_SIZES]; /* as measured (running mean); rising, without gaps */
     int32_t n_seen[DG_BUDGET_SIZES];
     int32_t last_seen[DG_BUDGET_SIZES]; /* round */
     double rest;                        /* seconds a round takes beside drafting and verifying */
     double draft[2];                    /* seconds of drafting: without, with the networks */
 
-    /* Acceptance without and with the networks: what the scores of one range of probability promised, and what came of
-     * it. Sums that forget. */
+    /* Acceptance without and with the networks: what the scores of one range of probability promised, and
+     * what came of it. Sums that forget. */
     double promised[2][DG_BUDGET_BINS], accepted[2][DG_BUDGET_BINS];
 
     /* Whether networks pay: tokens and seconds of late rounds without and with them. Decaying sums. */
@@ -46,15 +48,16 @@ void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network);
 /* A new text: the networks are tried again soon. */
 void dg_budget_text(dg_budget *b);
 
-/* Begins a round that has room for `room` nodes. Returns how many may be proposed; *network: whether drafters that cost
- * a pass are to run. */
+/* Begins a round that has room for `room` nodes. Returns how many may be proposed; *network: whether drafters
+ * that cost a pass are to run. */
 int32_t dg_budget_begin(dg_budget *b, int32_t room, bool *network);
 
 /* How many of the proposed nodes are worth verifying: those with the best scores. */
 int32_t dg_budget_cut(const dg_budget *b, const dg_tree *t);
 
 /* What the round came to. Seconds: drafting, verifying, everything else. */
-void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double draft, double verify, double rest);
+void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double draft, double verify,
+                     double rest);
 
 /* Rows of size i of the curve; 1, 2, 3, ... then wider steps up to DG_TREE_MAX. */
 int32_t dg_budget_rows(int32_t i);

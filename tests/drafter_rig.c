@@ -9,8 +9,13 @@ void rig_open(rig *r, const dg_drafter_ops *ops, int32_t vocab, const char *para
     r->model.be = dg_backend_open("cpu", &opt, NULL);
     assert_non_null(r->model.be);
     r->model.net.config.vocab_size = vocab;
-    r->env = (dg_drafter_env){.model = &r->model, .params = params, .context = 2048, .budget = DG_TREE_MAX - 1,
-                              .max_rows = 256, .source = 3, .offer = &r->offer};
+    r->env = (dg_drafter_env){.model = &r->model,
+                              .params = params,
+                              .context = 2048,
+                              .budget = DG_TREE_MAX - 1,
+                              .max_rows = 256,
+                              .source = 3,
+                              .offer = &r->offer};
     check_ok(ops->open(&r->env, &r->drafter));
     dg_arena host = {0}, dev = {0};
     ops->layout(r->drafter, &host, &dev);

@@ -1,5 +1,5 @@
-/* A drafter without a session around it: a made-up model of V tokens, memory, a text to learn. For drafters that look at
- * no features. Everything between open and close runs under the allocation guard. */
+/* A drafter without a session around it: a made-up model of V tokens, memory, a text to learn. For drafters
+ * that look at no features. Everything between open and close runs under the allocation guard. */
 #ifndef DG_TESTS_DRAFTER_RIG_H
 #define DG_TESTS_DRAFTER_RIG_H
 

@@ -1,21 +1,23 @@
-/* The choice of rows, on a made-up machine with a made-up target: near the best fixed choice where drafting pays, near
- * plain decoding where it does not, and back when it pays again. Time is what the machine says. */
+/* The choice of rows, on a made-up machine with a made-up target: near the best fixed choice where drafting
+ * pays, near plain decoding where it does not, and back when it pays again. Time is what the machine says. */
 #include "tests/test.h"
 
 #include <math.h>
 
 #include "runtime/budget.h"
 
-static float uniform(uint64_t *seed) { return 0.5f * (1 + test_random(seed)); }
+static float uniform(uint64_t *seed) {
+    return 0.5f * (1 + test_random(seed));
+}
 
 typedef struct world {
     double base, slope, draft; /* seconds: a row, each more than `flat`, a pass of the network */
     int32_t flat;
-    float claimed, real;       /* per token of the network's chain: what the scores say, what the target accepts */
-    float memory;              /* the same of a source without a pass; 0: none */
-    float noise;               /* of the clock */
+    float claimed, real; /* per token of the network's chain: what the scores say, what the target accepts */
+    float memory;        /* the same of a source without a pass; 0: none */
+    float noise;         /* of the clock */
     uint64_t seed;
-    double seconds, tokens;    /* so far */
+    double seconds, tokens; /* so far */
     int64_t passes;
 } world;
 
@@ -73,11 +75,30 @@ static void test_near_the_best(void **state) {
     (void)state;
     static const world machine[] = {
         {.base = 10, .slope = 0.5, .flat = 1, .draft = 2, .claimed = 0.8f, .real = 0.8f, .seed = 1},
-        {.base = 10, .slope = 0.5, .flat = 1, .draft = 2, .claimed = 0.95f, .real = 0.6f, .seed = 2}, /* promises too much */
-        {.base = 10, .slope = 0.5, .flat = 1, .draft = 2, .claimed = 0.5f, .real = 0.85f, .seed = 3}, /* too little */
+        {.base = 10,
+         .slope = 0.5,
+         .flat = 1,
+         .draft = 2,
+         .claimed = 0.95f,
+         .real = 0.6f,
+         .seed = 2}, /* promises too much */
+        {.base = 10,
+         .slope = 0.5,
+         .flat = 1,
+         .draft = 2,
+         .claimed = 0.5f,
+         .real = 0.85f,
+         .seed = 3}, /* too little */
         {.base = 10, .slope = 0.05, .flat = 16, .draft = 1, .claimed = 0.9f, .real = 0.9f, .seed = 4},
         {.base = 10, .slope = 4, .flat = 3, .draft = 1, .claimed = 0.7f, .real = 0.7f, .seed = 5},
-        {.base = 10, .slope = 0.5, .flat = 1, .draft = 2, .claimed = 0.8f, .real = 0.8f, .seed = 6, .noise = 0.3f},
+        {.base = 10,
+         .slope = 0.5,
+         .flat = 1,
+         .draft = 2,
+         .claimed = 0.8f,
+         .real = 0.8f,
+         .seed = 6,
+         .noise = 0.3f},
     };
     for (size_t i = 0; i < sizeof machine / sizeof *machine; i++) {
         world w = machine[i];
@@ -85,7 +106,8 @@ static void test_near_the_best(void **state) {
         dg_budget_init(&b, 0, 60, true);
         run(&w, &b, 200);
         const double rate = run(&w, &b, 1500), best = best_fixed(&w);
-        if (rate < 0.9 * best) fail_msg("machine %d: %.4f tokens a second, %.4f would be the best", (int)i, rate, best);
+        if (rate < 0.9 * best)
+            fail_msg("machine %d: %.4f tokens a second, %.4f would be the best", (int)i, rate, best);
     }
 }
 
@@ -110,7 +132,14 @@ static void test_never_much_slower(void **state) {
 /* Drafts that the network does not make go on where its own do not pay. */
 static void test_memory_without_network(void **state) {
     (void)state;
-    world w = {.base = 10, .slope = 0.2, .flat = 1, .draft = 15, .claimed = 0.7f, .real = 0.7f, .memory = 0.7f, .seed = 8};
+    world w = {.base = 10,
+               .slope = 0.2,
+               .flat = 1,
+               .draft = 15,
+               .claimed = 0.7f,
+               .real = 0.7f,
+               .memory = 0.7f,
+               .seed = 8};
     dg_budget b;
     dg_budget_init(&b, 0, 60, true);
     run(&w, &b, 100);
@@ -144,7 +173,14 @@ static void test_recovers(void **state) {
 
 static void test_stall_and_curve(void **state) {
     (void)state;
-    world w = {.base = 10, .slope = 0.5, .flat = 4, .draft = 2, .claimed = 0.8f, .real = 0.8f, .noise = 0.5f, .seed = 10};
+    world w = {.base = 10,
+               .slope = 0.5,
+               .flat = 4,
+               .draft = 2,
+               .claimed = 0.8f,
+               .real = 0.8f,
+               .noise = 0.5f,
+               .seed = 10};
     dg_budget b;
     dg_budget_init(&b, 0, 60, true);
     run(&w, &b, 300);
@@ -188,9 +224,9 @@ static void test_fixed(void **state) {
 
 int main(void) {
     const struct CMUnitTest t[] = {
-        cmocka_unit_test(test_near_the_best), cmocka_unit_test(test_never_much_slower),
+        cmocka_unit_test(test_near_the_best),          cmocka_unit_test(test_never_much_slower),
         cmocka_unit_test(test_memory_without_network), cmocka_unit_test(test_recovers),
-        cmocka_unit_test(test_stall_and_curve), cmocka_unit_test(test_fixed),
+        cmocka_unit_test(test_stall_and_curve),        cmocka_unit_test(test_fixed),
     };
     return cmocka_run_group_tests_name("budget", t, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Thresholds of gates: recovered where they are known, and never worse than any other on the rounds at hand. */
+/* Thresholds of gates: recovered where they are known, and never worse than any other on the rounds at hand.
+ */
 #include "tests/test.h"
 
 #include <math.h>
@@ -7,7 +8,9 @@
 
 enum { N = 600 };
 
-static float uniform(uint64_t *seed) { return 0.5f * (1 + test_random(seed)); }
+static float uniform(uint64_t *seed) {
+    return 0.5f * (1 + test_random(seed));
+}
 
 static double rate(const dg_gate_round *r, size_t n, const double *seconds, const float *tau) {
     double tokens = 0, time = 0;
@@ -45,7 +48,9 @@ static void test_recovers(void **state) {
         float tau[DG_GATES] = {9, 9, 9};
         dg_calibrate_gates(r, N, seconds, tau);
         for (int g = 0; g < DG_GATES; g++)
-            if (fabsf(tau[g] - truth[t][g]) > 0.06f) fail_msg("case %d gate %d: %.3f, expected %.3f", (int)t, g, (double)tau[g], (double)truth[t][g]);
+            if (fabsf(tau[g] - truth[t][g]) > 0.06f)
+                fail_msg("case %d gate %d: %.3f, expected %.3f", (int)t, g, (double)tau[g],
+                         (double)truth[t][g]);
     }
 }
 
@@ -77,21 +82,24 @@ static void test_no_other_is_better(void **state) {
             float c = 1;
             for (int g = 0; g < DG_GATES; g++) r[i].confidence[g] = c *= sqrtf(uniform(&seed));
             for (int g = 0; g <= DG_GATES; g++) /* more stages, more tokens; the more the surer */
-                r[i].gained[g] = (g ? r[i].gained[g - 1] : 1) + (g && uniform(&seed) < r[i].confidence[g - 1] ? 2 : 0);
+                r[i].gained[g] =
+                    (g ? r[i].gained[g - 1] : 1) + (g && uniform(&seed) < r[i].confidence[g - 1] ? 2 : 0);
         }
         const double seconds[DG_GATES + 1] = {1, 1.3, 1.9, 2.4};
         float tau[DG_GATES];
         dg_calibrate_gates(r, n, seconds, tau);
         const double own = rate(r, n, seconds, tau);
         for (int k = 0; k < 2000; k++) {
-            const float other[DG_GATES] = {uniform(&seed) - 0.1f, uniform(&seed) - 0.1f, uniform(&seed) - 0.1f};
+            const float other[DG_GATES] = {uniform(&seed) - 0.1f, uniform(&seed) - 0.1f,
+                                           uniform(&seed) - 0.1f};
             assert_true(rate(r, n, seconds, other) <= own * 1.01);
         }
     }
 }
 
 int main(void) {
-    const struct CMUnitTest t[] = {cmocka_unit_test(test_recovers), cmocka_unit_test(test_never_stops_for_nothing),
+    const struct CMUnitTest t[] = {cmocka_unit_test(test_recovers),
+                                   cmocka_unit_test(test_never_stops_for_nothing),
                                    cmocka_unit_test(test_no_other_is_better)};
     return cmocka_run_group_tests_name("calibrate", t, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The fused tree: the most probable paths of all sources, against listing every path; that other drafters' nodes compete,
- * that no part alone covers more, and that what followed is learned. */
+/* The fused tree: the most probable paths of all sources, against listing every path; that other drafters'
+ * nodes compete, that no part alone covers more, and that what followed is learned. */
 #include "tests/test.h"
 
 #include <math.h>
@@ -11,7 +11,9 @@ extern const dg_drafter_ops dg_fused;
 
 enum { V = 40, DEPTHS = 4, WIDTH = 4 };
 
-static int32_t pick(uint64_t *seed, int32_t n) { return (int32_t)((test_random(seed) + 1) * 0.5f * (float)n); }
+static int32_t pick(uint64_t *seed, int32_t n) {
+    return (int32_t)((test_random(seed) + 1) * 0.5f * (float)n);
+}
 
 /* Different tokens in a row, probabilities that fall. */
 static void random_lattice(int32_t *id, float *logp, uint64_t *seed) {
@@ -25,7 +27,8 @@ static void random_lattice(int32_t *id, float *logp, uint64_t *seed) {
             } while (at < r);
             id[d * WIDTH + r] = x;
             const float p = left * (0.5f + 0.2f * test_random(seed));
-            logp[d * WIDTH + r] = logf(r && p > expf(logp[d * WIDTH + r - 1]) ? expf(logp[d * WIDTH + r - 1]) : p);
+            logp[d * WIDTH + r] =
+                logf(r && p > expf(logp[d * WIDTH + r - 1]) ? expf(logp[d * WIDTH + r - 1]) : p);
             left -= p;
         }
     }
@@ -38,14 +41,17 @@ static int by_size(const void *a, const void *b) {
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-static void list_paths(const int32_t *id, const float *logp, int32_t depth, int32_t parent, double p, double *all, int32_t *n) {
+static void list_paths(const int32_t *id, const float *logp, int32_t depth, int32_t parent, double p,
+                       double *all, int32_t *n) {
     if (depth == DEPTHS) return;
     dg_rank r;
     dg_rank_init(&r, true, 0);
     const dg_place at = {depth + 1, parent};
     dg_candidate c[WIDTH];
     for (int32_t k = 0; k < WIDTH; k++)
-        c[k] = (dg_candidate){.token = id[depth * WIDTH + k], .drafted = k, .logp = logp[depth * WIDTH + k],
+        c[k] = (dg_candidate){.token = id[depth * WIDTH + k],
+                              .drafted = k,
+                              .logp = logp[depth * WIDTH + k],
                               .successor = DG_RANK_NONE};
     dg_rank_score(&r, &at, c, WIDTH);
     for (int32_t k = 0; k < WIDTH; k++) {
@@ -99,7 +105,8 @@ static void test_chain_is_safe(void **state) {
         dg_tree t;
         dg_tree_reset(&t, 5);
         rig_propose(&r, &t, DEPTHS);
-        for (; depth < DEPTHS && (node = dg_tree_child(&t, node, id[depth * WIDTH])) > 0; depth++) {}
+        for (; depth < DEPTHS && (node = dg_tree_child(&t, node, id[depth * WIDTH])) > 0; depth++) {
+        }
         assert_true(depth >= chain);
         if (chain == 0) assert_true(depth < 2); /* else there was nothing to protect */
         rig_close(&r);
@@ -162,8 +169,8 @@ static double promise(const dg_tree *t) {
     return sum;
 }
 
-/* On the scale of all sources, a tree of the same size from a part of them never promises more: each path of the part is
- * looked up in a tree of everything. */
+/* On the scale of all sources, a tree of the same size from a part of them never promises more: each path of
+ * the part is looked up in a tree of everything. */
 static void test_no_part_promises_more(void **state) {
     (void)state;
     static const char *const part[] = {"m=0,text=0,chain=0", "m=0,chain=0", "text=0,chain=0", "chain=3"};
@@ -185,7 +192,8 @@ static void test_no_part_promises_more(void **state) {
         rig_propose(&all, &t, budget), rig_propose(&some, &u, budget);
         double p = 0;
         int32_t to[DG_TREE_MAX] = {0};
-        for (int32_t i = 1; i < u.n; i++) { /* the part's nodes on the whole's scale; what that does not hold is below all */
+        for (int32_t i = 1; i < u.n;
+             i++) { /* the part's nodes on the whole's scale; what that does not hold is below all */
             to[i] = to[u.parent[i]] < 0 ? -1 : dg_tree_child(&whole, to[u.parent[i]], u.token[i]);
             if (to[i] > 0) p += exp((double)whole.score[to[i]]);
         }
@@ -215,7 +223,11 @@ static void test_learns(void **state) {
         text[0] = 5, path[0] = 0;
         for (int32_t node = 0; n <= DEPTHS && (node = dg_tree_child(&t, node, id[(n - 1) * WIDTH])) > 0; n++)
             text[n] = t.token[node], path[n] = node;
-        const dg_outcome o = {.n = n, .token = text, .first = r.n, .next = n <= DEPTHS ? id[(n - 1) * WIDTH] : 5, .tree = &t,
+        const dg_outcome o = {.n = n,
+                              .token = text,
+                              .first = r.n,
+                              .next = n <= DEPTHS ? id[(n - 1) * WIDTH] : 5,
+                              .tree = &t,
                               .path = path};
         check_ok(dg_fused.observe(r.drafter, &o));
         r.n += n;
@@ -253,9 +265,13 @@ static void test_parameters(void **state) {
 
 int main(void) {
     const struct CMUnitTest t[] = {
-        cmocka_unit_test(test_most_probable_paths), cmocka_unit_test(test_chain_is_safe),
-        cmocka_unit_test(test_other_drafters_nodes), cmocka_unit_test(test_stop_ends_a_path),
-        cmocka_unit_test(test_no_part_promises_more), cmocka_unit_test(test_learns), cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_most_probable_paths),
+        cmocka_unit_test(test_chain_is_safe),
+        cmocka_unit_test(test_other_drafters_nodes),
+        cmocka_unit_test(test_stop_ends_a_path),
+        cmocka_unit_test(test_no_part_promises_more),
+        cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_parameters),
     };
     return cmocka_run_group_tests_name("fused", t, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Graft-TAIL: where it cuts, what it grafts, and what holds for any tree: the rows stay, nothing that was kept is lost,
- * and it accepts no less than the cut tree alone. */
+/* Graft-TAIL: where it cuts, what it grafts, and what holds for any tree: the rows stay, nothing that was
+ * kept is lost, and it accepts no less than the cut tree alone. */
 #include "tests/test.h"
 
 #include <math.h>
@@ -11,7 +11,9 @@ extern const dg_drafter_ops dg_graft;
 
 enum { V = 64 };
 
-static int32_t pick(uint64_t *seed, int32_t n) { return (int32_t)((test_random(seed) + 1) * 0.5f * (float)n); }
+static int32_t pick(uint64_t *seed, int32_t n) {
+    return (int32_t)((test_random(seed) + 1) * 0.5f * (float)n);
+}
 
 /* A chain of these tokens, each with its own probability. */
 static void chain(dg_tree *t, int32_t root, const int32_t *token, const float *p, int32_t n) {
@@ -69,7 +71,8 @@ static void test_chain(void **state) {
     rig_close(&r);
 }
 
-/* Without a match M's first choices go on; they stop before they run in a circle, and then the draft's own tail comes back. */
+/* Without a match M's first choices go on; they stop before they run in a circle, and then the draft's own
+ * tail comes back. */
 static void test_successors(void **state) {
     (void)state;
     const int32_t draft[] = {4, 40, 41, 42, 43, 44, 45, 46};
@@ -127,7 +130,8 @@ static void test_empty_memory(void **state) {
     }
 }
 
-/* Without a threshold the cut comes where the text promises more than the draft: not at its least sure token. */
+/* Without a threshold the cut comes where the text promises more than the draft: not at its least sure token.
+ */
 static void test_best_cut(void **state) {
     (void)state;
     const int32_t draft[] = {4, 5, 40, 41, 42, 43};
@@ -176,11 +180,12 @@ static void test_tree(void **state) {
     rig_close(&r);
 }
 
-/* Any tree, any text: the kept part is there whole, rows are not given away, and acceptance never falls below the cut
- * tree's, whatever the target says. */
+/* Any tree, any text: the kept part is there whole, rows are not given away, and acceptance never falls below
+ * the cut tree's, whatever the target says. */
 static void test_never_below_the_cut(void **state) {
     (void)state;
-    static const char *const params[] = {"tau=0.5", "tau=0.3,tree=1", NULL, "tree=1", "tau=0.6,text=0", "tau=0.6,m=0,tree=1"};
+    static const char *const params[] = {"tau=0.5", "tau=0.3,tree=1", NULL,
+                                         "tree=1",  "tau=0.6,text=0", "tau=0.6,m=0,tree=1"};
     uint64_t seed = 21;
     int32_t n_better = 0, n_cut = 0;
     for (int trial = 0; trial < 240; trial++) {
@@ -197,7 +202,8 @@ static void test_never_below_the_cut(void **state) {
             const bool line = pick(&seed, 2);
             while (t.n < size) {
                 const int32_t parent = line ? t.n - 1 : pick(&seed, t.n);
-                dg_tree_add(&t, parent, pick(&seed, 12), t.score[parent] + logf(0.05f + 0.47f * (1 + test_random(&seed))), 1);
+                dg_tree_add(&t, parent, pick(&seed, 12),
+                            t.score[parent] + logf(0.05f + 0.47f * (1 + test_random(&seed))), 1);
             }
             const dg_tree before = t;
             rig_propose(&r, &t, budget);
@@ -239,7 +245,11 @@ static void test_parameters(void **state) {
     dg_drafter_env env = {.model = &model, .context = 64, .source = 1};
     static const struct {
         const char *params, *message;
-    } bad[] = {{"tau=1.5", "from 0 to 1"}, {"keep=-1", "keep"}, {"match=0", "match"}, {"tree=2", "tree"}, {"x=1", "tau, keep, tree"}};
+    } bad[] = {{"tau=1.5", "from 0 to 1"},
+               {"keep=-1", "keep"},
+               {"match=0", "match"},
+               {"tree=2", "tree"},
+               {"x=1", "tau, keep, tree"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         env.params = bad[i].params;
         check_fails(dg_graft.open(&env, &d), DG_ERR_ARGUMENT, bad[i].message);
@@ -275,9 +285,15 @@ static void test_request_scope(void **state) {
 
 int main(void) {
     const struct CMUnitTest t[] = {
-        cmocka_unit_test(test_chain),        cmocka_unit_test(test_successors), cmocka_unit_test(test_circle),
-        cmocka_unit_test(test_empty_memory), cmocka_unit_test(test_best_cut),   cmocka_unit_test(test_tree),
-        cmocka_unit_test(test_never_below_the_cut), cmocka_unit_test(test_parameters), cmocka_unit_test(test_request_scope),
+        cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_successors),
+        cmocka_unit_test(test_circle),
+        cmocka_unit_test(test_empty_memory),
+        cmocka_unit_test(test_best_cut),
+        cmocka_unit_test(test_tree),
+        cmocka_unit_test(test_never_below_the_cut),
+        cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_request_scope),
     };
     return cmocka_run_group_tests_name("graft", t, NULL, NULL);
 }

@@ -1,18 +1,24 @@
-/* The ranking of candidates: probabilities, what agreement is worth, and that learning climbs the likelihood. */
+/* The ranking of candidates: probabilities, what agreement is worth, and that learning climbs the likelihood.
+ */
 #include "tests/test.h"
 
 #include <math.h>
 
 #include "graft/rank.h"
 
-static int32_t pick(uint64_t *seed, int32_t n) { return (int32_t)((test_random(seed) + 1) * 0.5f * (float)n); }
+static int32_t pick(uint64_t *seed, int32_t n) {
+    return (int32_t)((test_random(seed) + 1) * 0.5f * (float)n);
+}
 
 static int32_t random_candidates(dg_candidate *c, dg_place *at, uint64_t *seed) {
     const int32_t n = 1 + pick(seed, 20);
     *at = (dg_place){1 + pick(seed, 5), pick(seed, 4) - 1};
     for (int32_t i = 0; i < n; i++) {
-        c[i] = (dg_candidate){.token = 10 + i, .drafted = pick(seed, 9) - 1, .successor = pick(seed, 9) - 1,
-                              .match = pick(seed, 3) ? 0 : 1 + pick(seed, 20), .other = pick(seed, 2),
+        c[i] = (dg_candidate){.token = 10 + i,
+                              .drafted = pick(seed, 9) - 1,
+                              .successor = pick(seed, 9) - 1,
+                              .match = pick(seed, 3) ? 0 : 1 + pick(seed, 20),
+                              .other = pick(seed, 2),
                               .logp = -5 * (1 + test_random(seed))};
     }
     return n;
@@ -68,7 +74,8 @@ static void test_evidence(void **state) {
         last = p_of(text);
     }
     for (int32_t k = 2; k < 8; k++) { /* and higher ranks of M */
-        const dg_candidate a = {.token = 1, .drafted = none, .successor = k - 1}, b = {.token = 1, .drafted = none, .successor = k};
+        const dg_candidate a = {.token = 1, .drafted = none, .successor = k - 1},
+                           b = {.token = 1, .drafted = none, .successor = k};
         assert_true(p_of(a) >= p_of(b));
     }
 }
@@ -91,7 +98,8 @@ static void test_gradient(void **state) {
         dg_candidate c[20];
         dg_place at;
         dg_rank r, moved;
-        const int32_t n = random_candidates(c, &at, &seed), next = 10 + pick(&seed, n + 2); /* sometimes none of them */
+        const int32_t n = random_candidates(c, &at, &seed),
+                      next = 10 + pick(&seed, n + 2); /* sometimes none of them */
         dg_rank_init(&r, true, 1);
         for (int k = 0; k < DG_RANK_WEIGHTS; k++) r.weight[k] *= 0.3f; /* away from the flat ends */
         dg_rank_score(&r, &at, c, n);
@@ -100,7 +108,8 @@ static void test_gradient(void **state) {
         for (int k = 0; k < DG_RANK_WEIGHTS; k++) {
             dg_rank up = r, down = r;
             up.weight[k] += 0.01f, down.weight[k] -= 0.01f;
-            const double slope = (log_likelihood(&up, &at, c, n, next) - log_likelihood(&down, &at, c, n, next)) / 0.02;
+            const double slope =
+                (log_likelihood(&up, &at, c, n, next) - log_likelihood(&down, &at, c, n, next)) / 0.02;
             const double step = (double)moved.weight[k] - (double)r.weight[k];
             assert_true(fabs(slope - step) < 0.02 * (1 + fabs(slope)));
         }

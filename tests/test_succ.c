@@ -1,5 +1,5 @@
-/* The successor matrix: what it learns from outcomes and which row wins, bigrams, rows and templates, files good and
- * bad, and the warm-up from text. */
+/* The successor matrix: what it learns from outcomes and which row wins, bigrams, rows and templates, files
+ * good and bad, and the warm-up from text. */
 #include "tests/test.h"
 
 #include <unistd.h>
@@ -52,9 +52,13 @@ static void close_matrix(matrix *x) {
     dg_mem_free(x->dev);
 }
 
-static int32_t *row_of(matrix *x, int32_t token) { return (int32_t *)x->succ.m.data + token * x->succ.width; }
+static int32_t *row_of(matrix *x, int32_t token) {
+    return (int32_t *)x->succ.m.data + token * x->succ.width;
+}
 
-static int32_t pick(uint64_t *seed, int32_t n) { return (int32_t)((test_random(seed) + 1) * 0.5f * (float)n); }
+static int32_t pick(uint64_t *seed, int32_t n) {
+    return (int32_t)((test_random(seed) + 1) * 0.5f * (float)n);
+}
 
 /* Row i says 100 i, 100 i + 1, ...: so it is seen which row won. */
 static dg_mat marked_rows(int32_t *id, int32_t n) {
@@ -77,14 +81,15 @@ static void test_who_wins(void **state) {
     int32_t id[16 * K];
     const struct {
         int32_t n, path[4], winner;
-    } c[] = {{1, {0}, 0},                 /* the only one on the path */
-             {3, {0, a, weak}, weak},     /* the deepest on the path, however weak */
+    } c[] = {{1, {0}, 0},             /* the only one on the path */
+             {3, {0, a, weak}, weak}, /* the deepest on the path, however weak */
              {2, {0, retrieved}, retrieved},
              {4, {0, a, b, good}, good}};
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         matrix x;
         open_matrix(&x, V, NULL);
-        const dg_outcome o = {.n = c[i].n, .token = t.token, .tree = &t, .path = c[i].path, .successor = marked_rows(id, t.n)};
+        const dg_outcome o = {
+            .n = c[i].n, .token = t.token, .tree = &t, .path = c[i].path, .successor = marked_rows(id, t.n)};
         dg_succ_learn(&x.succ, &o);
         assert_int_equal(*row_of(&x, 5), 100 * c[i].winner);
         assert_int_equal(*row_of(&x, 6), 100 * a);
@@ -101,7 +106,8 @@ static void test_who_wins(void **state) {
         if (off[i].hide >= 0) t.token[off[i].hide] = 10;
         matrix x;
         open_matrix(&x, V, NULL);
-        const dg_outcome o = {.n = 1, .token = t.token, .tree = &t, .path = root, .successor = marked_rows(id, t.n)};
+        const dg_outcome o = {
+            .n = 1, .token = t.token, .tree = &t, .path = root, .successor = marked_rows(id, t.n)};
         dg_succ_learn(&x.succ, &o);
         assert_int_equal(*row_of(&x, 5), 100 * off[i].winner);
         close_matrix(&x);
@@ -115,12 +121,14 @@ static void test_order_does_not_matter(void **state) {
     for (int trial = 0; trial < 40; trial++) {
         dg_tree t;
         dg_tree_reset(&t, pick(&seed, 6));
-        while (t.n < 40) dg_tree_add(&t, pick(&seed, t.n), pick(&seed, 9), -(float)pick(&seed, 4), 1 + pick(&seed, 3));
+        while (t.n < 40)
+            dg_tree_add(&t, pick(&seed, t.n), pick(&seed, 9), -(float)pick(&seed, 4), 1 + pick(&seed, 3));
         int32_t id[40 * K], twice[40 * K];
         const int32_t path[1] = {0};
         matrix x, y;
         open_matrix(&x, V, NULL), open_matrix(&y, V, NULL);
-        dg_outcome o = {.n = 1, .token = t.token, .tree = &t, .path = path, .successor = marked_rows(id, t.n)};
+        dg_outcome o = {
+            .n = 1, .token = t.token, .tree = &t, .path = path, .successor = marked_rows(id, t.n)};
         dg_succ_learn(&x.succ, &o);
         /* the winners again, one at a time, worst first: each row of M comes from one row of the tree */
         marked_rows(twice, t.n);
@@ -175,7 +183,8 @@ static void test_bigrams(void **state) {
     for (int32_t at = 0, n; at < N; at += n) {
         n = 1 + pick(&seed, 150);
         if (n > N - at) n = N - at;
-        const dg_outcome o = {.n = n, .token = text + at, .first = at, .next = text[at + n]}; /* prefill without logits */
+        const dg_outcome o = {
+            .n = n, .token = text + at, .first = at, .next = text[at + n]}; /* prefill without logits */
         dg_succ_learn(&x.succ, &o);
     }
     dg_mem_guard_end();
@@ -243,7 +252,8 @@ static void test_file(void **state) {
     const size_t n = read_bytes(good, sizeof good);
     assert_int_equal(n, 32 + V * K * 4);
     warm = NULL;
-    for (size_t cut = 8; cut < n; cut += cut < 40 ? 1 : 97) { /* at 0..7 bytes it is no longer known for what it is */
+    for (size_t cut = 8; cut < n;
+         cut += cut < 40 ? 1 : 97) { /* at 0..7 bytes it is no longer known for what it is */
         write_bytes(good, cut);
         check_fails(dg_succ_read(&x.model, path, &warm), DG_ERR_FORMAT, path);
     }
@@ -251,11 +261,12 @@ static void test_file(void **state) {
         size_t at;
         char value;
         const char *message;
-    } damage[] = {{8, 2, "version"},     {12, 30, "vocabulary of 30"}, {16, 4, "another model"},
-                  {24, 0, "checksum"},   {40, 99, "checksum"},         {n - 1, 1, "checksum"}};
+    } damage[] = {{8, 2, "version"},   {12, 30, "vocabulary of 30"}, {16, 4, "another model"},
+                  {24, 0, "checksum"}, {40, 99, "checksum"},         {n - 1, 1, "checksum"}};
     for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
         memcpy(bad, good, n);
-        bad[damage[i].at] = (char)(bad[damage[i].at] == damage[i].value ? damage[i].value + 1 : damage[i].value);
+        bad[damage[i].at] =
+            (char)(bad[damage[i].at] == damage[i].value ? damage[i].value + 1 : damage[i].value);
         write_bytes(bad, n);
         check_fails(dg_succ_read(&x.model, path, &warm), DG_ERR_FORMAT, damage[i].message);
     }
@@ -331,7 +342,8 @@ static void test_text(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest t[] = {cmocka_unit_test(test_who_wins), cmocka_unit_test(test_order_does_not_matter),
-                                   cmocka_unit_test(test_bigrams), cmocka_unit_test(test_file), cmocka_unit_test(test_text)};
+    const struct CMUnitTest t[] = {
+        cmocka_unit_test(test_who_wins), cmocka_unit_test(test_order_does_not_matter),
+        cmocka_unit_test(test_bigrams), cmocka_unit_test(test_file), cmocka_unit_test(test_text)};
     return cmocka_run_group_tests_name("successor matrix", t, setup, teardown);
 }

@@ -1,4 +1,5 @@
-/* Templates: the sets that the papers publish, that every prefix is closed, and that fitting finds the best. */
+/* Templates: the sets that the papers publish, that every prefix is closed, and that fitting finds the best.
+ */
 #include "tests/test.h"
 
 #include <math.h>
@@ -16,7 +17,8 @@ static void check_closed(const dg_template *t) {
     for (int32_t i = 0; i < t->n; i++) {
         assert_in_range(t->parent[i], 0, i);
         assert_in_range(t->rank[i], 0, 7);
-        for (int32_t j = 0; j < i; j++) assert_false(t->parent[i] == t->parent[j] && t->rank[i] == t->rank[j]);
+        for (int32_t j = 0; j < i; j++)
+            assert_false(t->parent[i] == t->parent[j] && t->rank[i] == t->rank[j]);
     }
 }
 

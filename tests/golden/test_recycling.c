@@ -1,5 +1,5 @@
-/* Token Recycling: template, expansion and update of the matrix against the original's recorded loop, and the drafter
- * in that loop. */
+/* Token Recycling: template, expansion and update of the matrix against the original's recorded loop, and the
+ * drafter in that loop. */
 #include "tests/test.h"
 
 #include "graft/succ.h"
@@ -127,12 +127,16 @@ static void replay(const json_t *run) {
         dg_tree t = {.n = ROWS}; /* as the original has it: with the same token twice among siblings */
         memcpy(t.token, tokens, sizeof tokens);
         const int32_t path[1] = {0};
-        const dg_outcome o = {.n = 1, .token = tokens, .tree = &t, .path = path,
+        const dg_outcome o = {.n = 1,
+                              .token = tokens,
+                              .tree = &t,
+                              .path = path,
                               .successor = dg_mat_make(top, DG_I32, ROWS, K)};
         dg_succ_learn(&x.succ, &o);
         const char *key;
         json_t *row;
-        json_object_foreach(json_object_get(round, "rows_changed"), key, row) read_ints(row, K, shadow + K * atoi(key));
+        json_object_foreach(json_object_get(round, "rows_changed"), key, row)
+            read_ints(row, K, shadow + K * atoi(key));
         assert_memory_equal(x.succ.m.data, shadow, sizeof(int32_t) * (size_t)(vocab * K));
     }
     read_ints(json_object_get(run, "matrix_final"), (size_t)vocab, shadow);
@@ -189,7 +193,12 @@ static void redraw(const json_t *run, const int32_t *top) {
         dg_verify(&t, sampled, &w);
         assert_int_equal(w.n, get_int(round, "accepted"));
         for (int32_t i = 0; i < w.n; i++) text[i] = t.token[w.path[i]];
-        const dg_outcome o = {.n = w.n, .token = text, .first = first, .next = w.next, .tree = &t, .path = w.path,
+        const dg_outcome o = {.n = w.n,
+                              .token = text,
+                              .first = first,
+                              .next = w.next,
+                              .tree = &t,
+                              .path = w.path,
                               .successor = dg_mat_make(rows, DG_I32, t.n, K)};
         check_ok(dg_recycling.observe(d, &o));
         dg_mem_guard_end();

@@ -3,9 +3,13 @@
 
 enum { V = 23, K = 8, ROWS = 40 };
 
-static int32_t pick(uint64_t *seed, int32_t n) { return (int32_t)((test_random(seed) + 1) * 0.5f * (float)n); }
+static int32_t pick(uint64_t *seed, int32_t n) {
+    return (int32_t)((test_random(seed) + 1) * 0.5f * (float)n);
+}
 
-static int32_t *i32_at(dg_mat m, int32_t row, int32_t col) { return (int32_t *)dg_mat_row(&m, row) + col; }
+static int32_t *i32_at(dg_mat m, int32_t row, int32_t col) {
+    return (int32_t *)dg_mat_row(&m, row) + col;
+}
 
 static void fill(dg_mat m, int32_t value) {
     for (int32_t r = 0; r < m.rows; r++)
@@ -96,9 +100,14 @@ static void expand(dg_backend *be) {
         for (int32_t t = 0; t < V; t++)
             for (int32_t k = 0; k < K; k++) { /* some of it empty, some of it garbage */
                 const int32_t odd = pick(&seed, 16);
-                *i32_at(m, t, k) = odd == 0 ? -1 : odd == 1 ? V : odd == 2 ? INT32_MAX : odd == 3 ? INT32_MIN : pick(&seed, V);
+                *i32_at(m, t, k) = odd == 0   ? -1
+                                   : odd == 1 ? V
+                                   : odd == 2 ? INT32_MAX
+                                   : odd == 3 ? INT32_MIN
+                                              : pick(&seed, V);
             }
-        const int32_t n_root = 1 + (trial % 2 ? pick(&seed, 40) : 0), n = n_root + pick(&seed, N - n_root + 1);
+        const int32_t n_root = 1 + (trial % 2 ? pick(&seed, 40) : 0),
+                      n = n_root + pick(&seed, N - n_root + 1);
         int32_t id[N], want[N], parent[N], rank[N];
         for (int32_t i = 0; i < n; i++) {
             id[i] = want[i] = i < n_root ? pick(&seed, V + 2) - 1 : 77;
