@@ -114,7 +114,7 @@ model: ## fetch and check the demo's target
 
 demo: deps model ## drafted text, streaming, beside plain decoding
 	@$(MAKE) --no-print-directory -j$(shell nproc) cli
-	@$(BUILD)/dgraft run -m $(MODEL) --mode dflash --drafter dflash/checkpoints/smollm2-dflash --chat -n 160 --ignore-eos --compare \
+	@$(BUILD)/dgraft run -m $(MODEL) --mode fused --drafter dflash/checkpoints/smollm2-dflash --chat -n 160 --ignore-eos --compare \
 	  -p "Write a short story about a lighthouse keeper who finds a message in a bottle."
 
 test: deps ## every test; ends with `N passed, N failed, N skipped`
