@@ -135,6 +135,7 @@ static void fetch_rows(drafter *d, const int32_t *token, int32_t n) {
         d->row_token[slot] = token[i];
         fresh[n_fresh++] = token[i];
     }
+    if (!n_fresh) return;
     dg_succ_rows(&d->memory.succ, fresh, n_fresh, row);
     const int32_t width = d->memory.succ.width;
     for (int32_t i = 0; i < n_fresh; i++)
