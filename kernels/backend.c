@@ -97,7 +97,7 @@ static void check_rms_norm(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, float
 }
 
 static void check_matmul(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_mat bias, bool add) {
-    assert(mat_ok(w) && dg_dtype_is_weight(w.dtype));
+    assert(mat_ok(w) && dg_dtype_is_weight(w.dtype) && w.cols > 0);
     assert(is_f32(x, x.rows, w.cols) && is_f32(out, x.rows, w.rows));
     assert(!overlap(out, x) && !overlap(out, w));
     assert(!bias.data || (mat_ok(bias) && is_float(bias.dtype) && bias.rows == 1 && bias.cols == w.rows));

@@ -90,11 +90,11 @@ static void attend_block(const attention_job *job, const dg_attn_seg *s, int32_t
 
 /* The work is a line of n_block * n_head pairs. Blocks are taken from both ends in turn, because under a causal
  * mask later ones cost more. */
-static void attention_part(void *arg, int32_t worker, int32_t n_worker) {
+static void attention_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     const attention_job *job = arg;
     const int32_t n_head = job->shape->n_head;
     int32_t pair, end;
-    dg_split(job->n_block * n_head, 1, worker, n_worker, &pair, &end);
+    dg_split(job->n_block * n_head, 1, chunk, n_chunk, &pair, &end);
     while (pair < end) {
         const int32_t turn = pair / n_head, h0 = pair % n_head;
         const int32_t h1 = end - pair < n_head - h0 ? h0 + end - pair : n_head;

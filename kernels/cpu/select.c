@@ -182,13 +182,13 @@ typedef struct select_job {
     int32_t k;
 } select_job;
 
-static void sample_part(void *arg, int32_t worker, int32_t n_worker) {
+static void sample_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     const select_job *job = arg;
     const dg_isa *isa = job->cpu->isa;
     const dg_cpu_scratch *scratch = &job->cpu->scratch[worker];
     const int32_t n = job->logits.cols;
     int32_t r, end;
-    for (dg_split(job->logits.rows, 1, worker, n_worker, &r, &end); r < end; r++) {
+    for (dg_split(job->logits.rows, 1, chunk, n_chunk, &r, &end); r < end; r++) {
         const float *x = dg_mat_row(&job->logits, r);
         const float max = isa->row_max(x, n, scratch->group);
         const int32_t id = sample_row(isa, x, n, job->pos[r], job->s, max, scratch);
@@ -247,13 +247,13 @@ static void best_k(const float *x, int32_t n, int32_t k, const float *group, flo
     }
 }
 
-static void top_k_part(void *arg, int32_t worker, int32_t n_worker) {
+static void top_k_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     const select_job *job = arg;
     const dg_isa *isa = job->cpu->isa;
     const dg_cpu_scratch *scratch = &job->cpu->scratch[worker];
     const int32_t n = job->logits.cols, k = job->k, n_group = group_count(n);
     int32_t r, end;
-    for (dg_split(job->logits.rows, 1, worker, n_worker, &r, &end); r < end; r++) {
+    for (dg_split(job->logits.rows, 1, chunk, n_chunk, &r, &end); r < end; r++) {
         const float *x = dg_mat_row(&job->logits, r);
         const float max = isa->row_max(x, n, scratch->group);
         const float low = k <= n_group ? cut(scratch->group, NULL, n_group, k) : -INFINITY;
