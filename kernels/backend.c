@@ -104,7 +104,8 @@ static void check_matmul(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_mat 
     inner(be)->matmul(be, out, x, w, bias, add);
 }
 
-static void check_rope_table(dg_backend *be, dg_mat table, const int32_t *pos, const float *freq, float mscale) {
+static void check_rope_table(dg_backend *be, dg_mat table, const int32_t *pos, const float *freq,
+                             float mscale) {
     assert(is_f32(table, table.rows, table.cols) && table.cols % 2 == 0);
     assert(table.rows == 0 || (pos && freq));
     inner(be)->rope_table(be, table, pos, freq, mscale);
@@ -272,4 +273,6 @@ void dg_backend_close(dg_backend *be) {
 
 const char *dg_backend_error(const dg_backend *be) { return ((const opened *)be)->driver->error(be->ctx); }
 
-const char *dg_backend_describe(const dg_backend *be) { return ((const opened *)be)->driver->describe(be->ctx); }
+const char *dg_backend_describe(const dg_backend *be) {
+    return ((const opened *)be)->driver->describe(be->ctx);
+}

@@ -25,12 +25,13 @@ static bool runs_here(const char *name) {
     return strcmp(name, "portable") == 0;
 }
 
-const dg_isa *dg_isa_get(const char *name) {
-    static const dg_isa *const isa[] = { /* best first */
 #if defined(__x86_64__)
-        &dg_isa_avx512, &dg_isa_avx2,
+static const dg_isa *const isa[] = {&dg_isa_avx512, &dg_isa_avx2, &dg_isa_portable}; /* best first */
+#else
+static const dg_isa *const isa[] = {&dg_isa_portable};
 #endif
-        &dg_isa_portable};
+
+const dg_isa *dg_isa_get(const char *name) {
     for (size_t i = 0; i < sizeof isa / sizeof *isa; i++)
         if ((!name || strcmp(isa[i]->name, name) == 0) && runs_here(isa[i]->name)) return isa[i];
     return NULL;
@@ -109,11 +110,11 @@ static void *cpu_open(void *mem, const dg_backend_options *opt, const char **why
     layout l = {.base = mem};
     void *team;
     dg_cpu *cpu = lay_out(&l, opt, &team);
-    const char *isa = opt->isa;
+    const char *wanted = opt->isa;
 #ifdef DG_TEST
-    if (!isa) isa = getenv("DG_ISA");
+    if (!wanted) wanted = getenv("DG_ISA");
 #endif
-    cpu->isa = dg_isa_get(isa);
+    cpu->isa = dg_isa_get(wanted);
     if (!cpu->isa) {
         *why = "no such instruction set on this machine";
         return NULL;

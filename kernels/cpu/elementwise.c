@@ -47,8 +47,8 @@ static void rope_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk)
         float *x = dg_mat_row(&job->x, r);
         const float *cos = dg_mat_row(&job->y, r), *sin = cos + hd / 2;
         for (int32_t h = 0; h < job->n_head; h++)
-            (job->interleaved ? job->cpu->isa->rope_pairs : job->cpu->isa->rope_halves)(x + (size_t)h * (size_t)hd, cos,
-                                                                                      sin, hd / 2);
+            (job->interleaved ? job->cpu->isa->rope_pairs
+                              : job->cpu->isa->rope_halves)(x + (size_t)h * (size_t)hd, cos, sin, hd / 2);
     }
 }
 
@@ -62,7 +62,8 @@ static void swiglu_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chun
     const rows_job *job = arg;
     int32_t r, end;
     for (dg_split(job->x.rows, 1, chunk, n_chunk, &r, &end); r < end; r++)
-        job->cpu->isa->swiglu(dg_mat_row(&job->out, r), dg_mat_row(&job->x, r), dg_mat_row(&job->y, r), job->x.cols);
+        job->cpu->isa->swiglu(dg_mat_row(&job->out, r), dg_mat_row(&job->x, r), dg_mat_row(&job->y, r),
+                              job->x.cols);
 }
 
 void dg_cpu_swiglu(dg_backend *be, dg_mat out, dg_mat gate, dg_mat up) {

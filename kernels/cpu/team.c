@@ -1,11 +1,11 @@
 /* A team of threads that lives as long as the backend.
  *
- * A job is a number of chunks that whoever has time claims one by one, the caller among them; it is over when all
- * chunks are done, so a member that the system does not run holds nobody up. Generation, size and next chunk of a
- * job are one atomic word, the ticket: a claim that succeeds proves that the job is still open, and only then are
- * its other fields read. Whoever waits, for work or for the last chunk, spins for a while and then sleeps on a
- * condition; sleepers announce themselves before they look a last time, so that a waker who sees none need not
- * take the lock. */
+ * A job is a number of chunks that whoever has time claims one by one, the caller among them; it is over when
+ * all chunks are done, so a member that the system does not run holds nobody up. Generation, size and next
+ * chunk of a job are one atomic word, the ticket: a claim that succeeds proves that the job is still open,
+ * and only then are its other fields read. Whoever waits, for work or for the last chunk, spins for a while
+ * and then sleeps on a condition; sleepers announce themselves before they look a last time, so that a waker
+ * who sees none need not take the lock. */
 #include <assert.h>
 #include <signal.h>
 #include <stdatomic.h>

@@ -22,7 +22,8 @@ typedef struct counts {
 static void count(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     counts *c = arg;
     if (n_chunk != c->n_chunk || worker < 0 || worker >= c->n_worker) atomic_fetch_add(&c->wrong, 1);
-    if (atomic_fetch_add(&c->busy[worker], 1) != 0) atomic_fetch_add(&c->wrong, 1); /* two at once on one scratch */
+    if (atomic_fetch_add(&c->busy[worker], 1) != 0)
+        atomic_fetch_add(&c->wrong, 1); /* two at once on one scratch */
     atomic_fetch_add(&c->ran[chunk], 1);
     atomic_fetch_sub(&c->busy[worker], 1);
 }
@@ -138,8 +139,8 @@ static void test_callers(void **state) {
 static void test_open(void **state) {
     (void)state;
     const char *why = NULL;
-    dg_backend_options opt = {.threads = 2, .max_keys = 100, .max_vocab = 1000, .alloc = dg_mem_alloc,
-                              .free = dg_mem_free};
+    dg_backend_options opt = {
+        .threads = 2, .max_keys = 100, .max_vocab = 1000, .alloc = dg_mem_alloc, .free = dg_mem_free};
     assert_null(dg_backend_open("abacus", &opt, &why));
     assert_string_equal(why, "no such backend");
     assert_null(dg_backend_open("abacus", &opt, NULL));
@@ -182,8 +183,8 @@ static void *counted_alloc(size_t bytes) {
 static void test_memory(void **state) {
     (void)state;
     const char *why = NULL;
-    dg_backend_options opt = {.threads = 3, .max_keys = 777, .max_vocab = 54321, .alloc = counted_alloc,
-                              .free = dg_mem_free};
+    dg_backend_options opt = {
+        .threads = 3, .max_keys = 777, .max_vocab = 54321, .alloc = counted_alloc, .free = dg_mem_free};
     counted = 0;
     dg_backend *be = dg_backend_open("cpu", &opt, &why);
     assert_non_null(be);
@@ -232,8 +233,8 @@ static void test_no_threads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_team),   cmocka_unit_test(test_split),  cmocka_unit_test(test_callers),
-        cmocka_unit_test(test_open),   cmocka_unit_test(test_memory), cmocka_unit_test(test_no_threads),
+        cmocka_unit_test(test_team), cmocka_unit_test(test_split),  cmocka_unit_test(test_callers),
+        cmocka_unit_test(test_open), cmocka_unit_test(test_memory), cmocka_unit_test(test_no_threads),
     };
     return cmocka_run_group_tests_name("team", tests, NULL, NULL);
 }
