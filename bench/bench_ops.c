@@ -19,15 +19,15 @@ typedef struct weights {
 
 /* SmolLM2-135M, as its Q4_1 file stores it */
 static const weights model[] = {
-    {"q, o", 576, 576, 60, DG_Q4_1},     {"k, v", 192, 576, 60, DG_Q4_1},  {"gate, up", 1536, 576, 60, DG_Q4_1},
-    {"down", 576, 1536, 30, DG_Q4_1},    {"head", VOCAB, 576, 1, DG_Q8_0},
+    {"q, o", 576, 576, 60, DG_Q4_1},  {"k, v", 192, 576, 60, DG_Q4_1},  {"gate, up", 1536, 576, 60, DG_Q4_1},
+    {"down", 576, 1536, 30, DG_Q4_1}, {"head", VOCAB, 576, 1, DG_Q8_0},
 };
 enum { N_MODEL = sizeof model / sizeof *model };
 
 static const weights types[] = {
-    {"f32", 4096, 1024, 4, DG_F32},   {"f16", 4096, 1024, 4, DG_F16},   {"bf16", 4096, 1024, 4, DG_BF16},
-    {"q8_0", 4096, 1024, 4, DG_Q8_0}, {"q4_0", 4096, 1024, 4, DG_Q4_0}, {"q4_1", 4096, 1024, 4, DG_Q4_1},
-    {"q4_k", 4096, 1024, 4, DG_Q4_K}, {"q5_k", 4096, 1024, 4, DG_Q5_K}, {"q6_k", 4096, 1024, 4, DG_Q6_K},
+    {"f32", 4096, 1024, 4, DG_F32},   {"f16", 4096, 1024, 4, DG_F16},       {"bf16", 4096, 1024, 4, DG_BF16},
+    {"q8_0", 4096, 1024, 4, DG_Q8_0}, {"q4_0", 4096, 1024, 4, DG_Q4_0},     {"q4_1", 4096, 1024, 4, DG_Q4_1},
+    {"q4_k", 4096, 1024, 4, DG_Q4_K}, {"q5_k", 4096, 1024, 4, DG_Q5_K},     {"q6_k", 4096, 1024, 4, DG_Q6_K},
     {"q5_0", 4096, 1024, 4, DG_Q5_0}, {"iq4_xs", 4096, 1024, 4, DG_IQ4_XS},
 };
 enum { N_TYPE = sizeof types / sizeof *types };
@@ -74,7 +74,8 @@ static dg_mat fill(dg_dtype dtype, int32_t rows, int32_t cols) {
         return m;
     }
     const size_t bytes = dg_dtype_bytes(dtype, (size_t)rows * (size_t)cols);
-    for (size_t i = 0; i < bytes; i++) ((uint8_t *)m.data)[i] = (uint8_t)((x = x * 1664525 + 1013904223) >> 26);
+    for (size_t i = 0; i < bytes; i++)
+        ((uint8_t *)m.data)[i] = (uint8_t)((x = x * 1664525 + 1013904223) >> 26);
     return m;
 }
 
@@ -96,15 +97,19 @@ static void bench_weights(dg_backend *be, const weights *list, int n_list, bool 
         for (int pass = 0; pass < PASSES; pass++) {
             total[pass] = 0;
             for (int i = 0; i < n_list; i++) {
-                dg_mat xi = dg_mat_make(x.data, DG_F32, n, list[i].k), oi = dg_mat_make(out.data, DG_F32, n, list[i].m);
+                dg_mat xi = dg_mat_make(x.data, DG_F32, n, list[i].k),
+                       oi = dg_mat_make(out.data, DG_F32, n, list[i].m);
                 const double start = now();
-                for (int c = 0; c < list[i].count; c++) be->ops->matmul(be, oi, xi, w[i][c], (dg_mat){0}, false);
+                for (int c = 0; c < list[i].count; c++)
+                    be->ops->matmul(be, oi, xi, w[i][c], (dg_mat){0}, false);
                 total[pass] += time[i][pass] = now() - start;
             }
         }
         for (int i = 0; i < n_list; i++) {
-            const double t = median(time[i], PASSES), elements = (double)list[i].m * list[i].k * list[i].count;
-            const double bytes = (double)dg_dtype_bytes(list[i].dtype, (size_t)list[i].m * (size_t)list[i].k) * list[i].count;
+            const double t = median(time[i], PASSES),
+                         elements = (double)list[i].m * list[i].k * list[i].count;
+            const double bytes =
+                (double)dg_dtype_bytes(list[i].dtype, (size_t)list[i].m * (size_t)list[i].k) * list[i].count;
             printf("%-10s %5d %11.1f %10.3f %8.1f %8.1f\n", list[i].name, n, 1e6 * t / list[i].count, 1e3 * t,
                    1e-9 * bytes / t, 2e-9 * elements * n / t);
         }
@@ -170,15 +175,17 @@ static void bench_select(dg_backend *be) {
                 be->ops->top_k(be, id, logp, x, 64);
             time[pass] = now() - start;
         }
-        printf("%-10s %5d %11.1f\n", i < sizeof setting / sizeof *setting ? setting[i].name : "top_k 64", ROWS,
-               1e6 * median(time, PASSES) / ROWS);
+        printf("%-10s %5d %11.1f\n", i < sizeof setting / sizeof *setting ? setting[i].name : "top_k 64",
+               ROWS, 1e6 * median(time, PASSES) / ROWS);
     }
     free(x.data);
 }
 
 int main(int argc, char **argv) {
-    const dg_backend_options opt = {.threads = argc > 1 ? atoi(argv[1]) : 0, .isa = argc > 2 ? argv[2] : NULL,
-                                    .max_keys = 8192, .max_vocab = VOCAB};
+    const dg_backend_options opt = {.threads = argc > 1 ? atoi(argv[1]) : 0,
+                                    .isa = argc > 2 ? argv[2] : NULL,
+                                    .max_keys = 8192,
+                                    .max_vocab = VOCAB};
     const char *why = "";
     dg_backend *be = dg_backend_open("cpu", &opt, &why);
     if (!be) {

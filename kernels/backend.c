@@ -97,14 +97,15 @@ static void check_rms_norm(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, float
 }
 
 static void check_matmul(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_mat bias, bool add) {
-    assert(mat_ok(w) && dg_dtype_is_weight(w.dtype));
+    assert(mat_ok(w) && dg_dtype_is_weight(w.dtype) && w.cols > 0);
     assert(is_f32(x, x.rows, w.cols) && is_f32(out, x.rows, w.rows));
     assert(!overlap(out, x) && !overlap(out, w));
     assert(!bias.data || (mat_ok(bias) && is_float(bias.dtype) && bias.rows == 1 && bias.cols == w.rows));
     inner(be)->matmul(be, out, x, w, bias, add);
 }
 
-static void check_rope_table(dg_backend *be, dg_mat table, const int32_t *pos, const float *freq, float mscale) {
+static void check_rope_table(dg_backend *be, dg_mat table, const int32_t *pos, const float *freq,
+                             float mscale) {
     assert(is_f32(table, table.rows, table.cols) && table.cols % 2 == 0);
     assert(table.rows == 0 || (pos && freq));
     inner(be)->rope_table(be, table, pos, freq, mscale);
@@ -272,4 +273,6 @@ void dg_backend_close(dg_backend *be) {
 
 const char *dg_backend_error(const dg_backend *be) { return ((const opened *)be)->driver->error(be->ctx); }
 
-const char *dg_backend_describe(const dg_backend *be) { return ((const opened *)be)->driver->describe(be->ctx); }
+const char *dg_backend_describe(const dg_backend *be) {
+    return ((const opened *)be)->driver->describe(be->ctx);
+}

@@ -36,15 +36,13 @@ static inline DG_HD float dg_log_f32(float x) {
     p = DG_ADD(DG_MUL(p, q), 2.0f / 7);
     p = DG_ADD(DG_MUL(p, q), 2.0f / 5);
     p = DG_ADD(DG_MUL(p, q), 2.0f / 3);
-    p = DG_MUL(DG_MUL(p, q), s); /* ln m - 2s */
+    p = DG_MUL(DG_MUL(p, q), s);                             /* ln m - 2s */
     const float low = DG_ADD(DG_MUL(e, 0x1.7f7d1cp-20f), p); /* ln 2 in two parts, e * the first is exact */
     return DG_ADD(DG_MUL(e, 0x1.62e4p-1f), DG_ADD(DG_MUL(s, 2.0f), low));
 }
 
 /* Standard Gumbel noise from one word of dg_philox: in [-2.8, 16.7]. */
-static inline DG_HD float dg_gumbel(uint32_t word) {
-    return -dg_log_f32(-dg_log_f32(dg_uniform(word)));
-}
+static inline DG_HD float dg_gumbel(uint32_t word) { return -dg_log_f32(-dg_log_f32(dg_uniform(word))); }
 
 /* The noise of one token. */
 static inline DG_HD float dg_token_noise(uint64_t seed, uint32_t pos, uint32_t token) {

@@ -9,6 +9,7 @@
  *  - CPU ops are row-invariant and thread-invariant: row i of a result depends on row i of the inputs
  *    alone, to the bit, whatever other rows are in the call and however many threads run it.
  *  - No op allocates. Backends own what scratch they need from dg_backend_open() on.
+ *  - Several threads may call ops of one backend at once; on the CPU they wait for each other.
  *  - Letters: n rows, d hidden, H heads, G KV heads, hd head dim, V vocabulary, k reduction or count. */
 #ifndef DG_OPS_H
 #define DG_OPS_H
@@ -44,9 +45,9 @@ typedef struct dg_attn_shape {
 
 /* Sampling of one sequence: Gumbel-max over the kept tokens, argmax(logit/T + noise(seed, pos, token)).
  * Filters in transformers' order: temperature, top-k (all ties of the k-th value stay), top-p (ascending
- * cumulative probability <= 1-p is dropped, the best always stays), min-p (probability < min_p * best
- * dropped). temperature 0 is greedy: the largest logit, the lowest id among equals, no filters, no noise.
- * top_k 0, top_p 0 or >= 1, min_p 0 switch a filter off. */
+ * cumulative probability <= 1-p is dropped; the best and all ties of the last kept value stay), min-p
+ * (probability < min_p * best dropped). temperature 0 is greedy: the largest logit, the lowest id among
+ * equals, no filters, no noise. top_k 0, top_p 0 or >= 1, min_p 0 switch a filter off. */
 typedef struct dg_sampling {
     float temperature, top_p, min_p;
     int32_t top_k;
@@ -91,7 +92,7 @@ typedef struct dg_ops {
     /* out[n,H*hd] = softmax(scale * q.K^T + mask) V for every segment; rows outside all segments are left
      * alone. Keys are taken in the order committed rows, then visible window rows, both ascending; the
      * blocking of the reduction depends on a key's rank in that order only, so a tree path and a chain
-     * give the same bits. */
+     * give the same bits. A row that sees nothing becomes 0. */
     void (*attention)(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *seg, int32_t n_seg,
                       const dg_attn_shape *shape);
 

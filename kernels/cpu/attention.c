@@ -1,5 +1,5 @@
-/* The attention op: lists the keys of each row and shares blocks of (rows, head) over the team. The sums are in
- * loops_attention.h. */
+/* The attention op: lists the keys of each row and shares blocks of (rows, head) over the team. The sums are
+ * in loops_attention.h. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -53,8 +53,8 @@ static void find_keys(const dg_attn_seg *s, int32_t i, int32_t window, dg_attn_r
 }
 
 /* Heads [h0, h1) of the rows of one block. */
-static void attend_block(const attention_job *job, const dg_attn_seg *s, int32_t block, int32_t h0, int32_t h1,
-                         const dg_cpu_scratch *scratch) {
+static void attend_block(const attention_job *job, const dg_attn_seg *s, int32_t block, int32_t h0,
+                         int32_t h1, const dg_cpu_scratch *scratch) {
     const dg_attn_shape *shape = job->shape;
     const int32_t group = shape->n_head / shape->n_kv_head, i0 = block * DG_ATTN_ROWS;
     const size_t width = dg_dtype_bytes(s->k.dtype, 1), hd = (size_t)shape->head_dim;
@@ -88,13 +88,13 @@ static void attend_block(const attention_job *job, const dg_attn_seg *s, int32_t
     }
 }
 
-/* The work is a line of n_block * n_head pairs. Blocks are taken from both ends in turn, because under a causal
- * mask later ones cost more. */
-static void attention_part(void *arg, int32_t worker, int32_t n_worker) {
+/* The work is a line of n_block * n_head pairs. Blocks are taken from both ends in turn, because under a
+ * causal mask later ones cost more. */
+static void attention_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     const attention_job *job = arg;
     const int32_t n_head = job->shape->n_head;
     int32_t pair, end;
-    dg_split(job->n_block * n_head, 1, worker, n_worker, &pair, &end);
+    dg_split(job->n_block * n_head, 1, chunk, n_chunk, &pair, &end);
     while (pair < end) {
         const int32_t turn = pair / n_head, h0 = pair % n_head;
         const int32_t h1 = end - pair < n_head - h0 ? h0 + end - pair : n_head;

@@ -1,8 +1,8 @@
 /* The CPU backend's own types: the state behind dg_backend.ctx, the team of threads, and the table of inner
  * loops that exists once per instruction set (isa_*.c). Files of kernels/cpu/ only (and their tests).
  *
- * An op is: take the lock, split rows or outputs over the team (cpu_run), call an inner loop. The split
- * never reaches into a sum, so no result depends on the number of threads. */
+ * An op is: take the lock, split rows or outputs into chunks for the team (dg_cpu_run), call an inner loop.
+ * The split never reaches into a sum, so no result depends on the number of threads or on who does what. */
 #ifndef DG_CPU_H
 #define DG_CPU_H
 
@@ -13,8 +13,8 @@
 
 /* ---- team.c ---- */
 
-/* worker 0 is the calling thread. */
-typedef void dg_team_fn(void *arg, int32_t worker, int32_t n_worker);
+/* One chunk of a job. worker: which member does it, 0 being the caller; its scratch is nobody else's. */
+typedef void dg_team_fn(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk);
 typedef struct dg_team dg_team;
 
 size_t dg_team_bytes(int32_t n);
@@ -23,15 +23,16 @@ size_t dg_team_bytes(int32_t n);
  * cannot be had; those that were started are joined. spin: turns to wait busily before sleeping. */
 dg_team *dg_team_open(void *mem, int32_t n, int32_t spin);
 
-/* Runs fn once on every worker and returns when all are done. One caller at a time. */
-void dg_team_run(dg_team *team, dg_team_fn *fn, void *arg);
+/* Does chunks 0 .. n_chunk-1 (at least 1, at most 65535), each once, on whatever members come; returns when
+ * all are done. One caller at a time. */
+void dg_team_run(dg_team *team, int32_t n_chunk, dg_team_fn *fn, void *arg);
 void dg_team_close(dg_team *team);
 
-/* [*begin, *end) of n things for this worker, cut at multiples of `grain`. */
-static inline void dg_split(int32_t n, int32_t grain, int32_t worker, int32_t n_worker, int32_t *begin,
+/* [*begin, *end) of n things for this chunk, cut at multiples of `grain`. */
+static inline void dg_split(int32_t n, int32_t grain, int32_t chunk, int32_t n_chunk, int32_t *begin,
                             int32_t *end) {
     const int64_t grains = (n + (int64_t)grain - 1) / grain;
-    const int64_t a = grains * worker / n_worker * grain, b = grains * (worker + 1) / n_worker * grain;
+    const int64_t a = grains * chunk / n_chunk * grain, b = grains * (chunk + 1) / n_chunk * grain;
     *begin = (int32_t)(a < n ? a : n);
     *end = (int32_t)(b < n ? b : n);
 }
@@ -81,11 +82,11 @@ static inline float dg_scale_logit(float x, dg_scale s) {
 }
 
 enum {
-    DG_PANEL_OUTS = 8,   /* weight rows that are decoded together */
-    DG_PANEL_LEN = 768,  /* and how much of each: multiple of every block length */
-    DG_PANEL_ROWS = 64,  /* rows of x that one decoded panel serves */
-    DG_LANES = 16,       /* partial sums of every dot product, on every instruction set */
-    DG_GROUP = 16,       /* logits per entry of row_max's group maxima */
+    DG_PANEL_OUTS = 8,  /* weight rows that are decoded together */
+    DG_PANEL_LEN = 768, /* and how much of each: multiple of every block length */
+    DG_PANEL_ROWS = 64, /* rows of x that one decoded panel serves */
+    DG_LANES = 16,      /* partial sums of every dot product, on every instruction set */
+    DG_GROUP = 16,      /* logits per entry of row_max's group maxima */
     DG_CHUNK = DG_GROUP * DG_LANES,
     DG_PANEL_FLOATS = DG_PANEL_OUTS * DG_PANEL_LEN,
     DG_PANEL_SUMS = DG_PANEL_ROWS * DG_PANEL_OUTS * DG_LANES

@@ -11,10 +11,11 @@ typedef struct rows_job {
     bool interleaved;
 } rows_job;
 
-static void rms_norm_part(void *arg, int32_t worker, int32_t n_worker) {
+static void rms_norm_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
+    (void)worker;
     const rows_job *job = arg;
     int32_t r, end;
-    for (dg_split(job->x.rows, 1, worker, n_worker, &r, &end); r < end; r++)
+    for (dg_split(job->x.rows, 1, chunk, n_chunk, &r, &end); r < end; r++)
         job->cpu->isa->rms_norm(dg_mat_row(&job->out, r), dg_mat_row(&job->x, r), job->y.data, job->y.dtype,
                                 job->x.cols, job->eps);
 }
@@ -37,16 +38,17 @@ void dg_cpu_rope_table(dg_backend *be, dg_mat table, const int32_t *pos, const f
     }
 }
 
-static void rope_part(void *arg, int32_t worker, int32_t n_worker) {
+static void rope_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
+    (void)worker;
     const rows_job *job = arg;
     const int32_t hd = job->y.cols;
     int32_t r, end;
-    for (dg_split(job->x.rows, 1, worker, n_worker, &r, &end); r < end; r++) {
+    for (dg_split(job->x.rows, 1, chunk, n_chunk, &r, &end); r < end; r++) {
         float *x = dg_mat_row(&job->x, r);
         const float *cos = dg_mat_row(&job->y, r), *sin = cos + hd / 2;
         for (int32_t h = 0; h < job->n_head; h++)
-            (job->interleaved ? job->cpu->isa->rope_pairs : job->cpu->isa->rope_halves)(x + (size_t)h * (size_t)hd, cos,
-                                                                                      sin, hd / 2);
+            (job->interleaved ? job->cpu->isa->rope_pairs
+                              : job->cpu->isa->rope_halves)(x + (size_t)h * (size_t)hd, cos, sin, hd / 2);
     }
 }
 
@@ -55,11 +57,13 @@ void dg_cpu_rope(dg_backend *be, dg_mat x, dg_mat table, int32_t n_head, bool in
     dg_cpu_run(job.cpu, (int64_t)x.rows * x.cols / 4, rope_part, &job);
 }
 
-static void swiglu_part(void *arg, int32_t worker, int32_t n_worker) {
+static void swiglu_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
+    (void)worker;
     const rows_job *job = arg;
     int32_t r, end;
-    for (dg_split(job->x.rows, 1, worker, n_worker, &r, &end); r < end; r++)
-        job->cpu->isa->swiglu(dg_mat_row(&job->out, r), dg_mat_row(&job->x, r), dg_mat_row(&job->y, r), job->x.cols);
+    for (dg_split(job->x.rows, 1, chunk, n_chunk, &r, &end); r < end; r++)
+        job->cpu->isa->swiglu(dg_mat_row(&job->out, r), dg_mat_row(&job->x, r), dg_mat_row(&job->y, r),
+                              job->x.cols);
 }
 
 void dg_cpu_swiglu(dg_backend *be, dg_mat out, dg_mat gate, dg_mat up) {
@@ -67,10 +71,11 @@ void dg_cpu_swiglu(dg_backend *be, dg_mat out, dg_mat gate, dg_mat up) {
     dg_cpu_run(job.cpu, (int64_t)gate.rows * gate.cols * 2, swiglu_part, &job);
 }
 
-static void add_part(void *arg, int32_t worker, int32_t n_worker) {
+static void add_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
+    (void)worker;
     const rows_job *job = arg;
     int32_t r, end;
-    for (dg_split(job->x.rows, 1, worker, n_worker, &r, &end); r < end; r++)
+    for (dg_split(job->x.rows, 1, chunk, n_chunk, &r, &end); r < end; r++)
         job->cpu->isa->add(dg_mat_row(&job->x, r), dg_mat_row(&job->y, r), job->x.cols);
 }
 

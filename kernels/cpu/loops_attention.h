@@ -1,5 +1,5 @@
-/* Inner loops of attention: a few rows, up to DG_ATTN_HEADS query heads over one KV head. What the rows see in
- * common is taken in blocks of keys that stay in the first-level cache while every row uses them.
+/* Inner loops of attention: a few rows, up to DG_ATTN_HEADS query heads over one KV head. What the rows see
+ * in common is taken in blocks of keys that stay in the first-level cache while every row uses them.
  *
  * Every sum is fixed by a key's rank among the visible keys (its place in the score buffer): scores are
  * independent of each other, the sum of exponentials puts rank j into lane j%16, and each element of the
@@ -10,10 +10,11 @@ typedef v16 load_part_fn(const void *p, int n);
 
 enum { SCORE_KEYS = 4 }; /* keys at a time, whose sums v16_sum4 adds up together */
 
-/* score[h][0..n) = scale * q[h] . k for `heads` heads and n <= SCORE_KEYS cache rows. Fewer rows: the last one
- * again, and the result dropped. */
-ALWAYS_INLINE void score_tile(const dg_attn_args *a, load_fn *load, load_part_fn *load_part, size_t width, int heads,
-                              const float *q, const char *const k[SCORE_KEYS], int n, float *score) {
+/* score[h][0..n) = scale * q[h] . k for `heads` heads and n <= SCORE_KEYS cache rows. Fewer rows: the last
+ * one again, and the result dropped. */
+ALWAYS_INLINE void score_tile(const dg_attn_args *a, load_fn *load, load_part_fn *load_part, size_t width,
+                              int heads, const float *q, const char *const k[SCORE_KEYS], int n,
+                              float *score) {
     const int32_t hd = a->head_dim, whole = hd / 16 * 16;
     v16 sum[DG_ATTN_HEADS][SCORE_KEYS];
 #pragma GCC unroll 4
@@ -51,8 +52,9 @@ ALWAYS_INLINE void score_tile(const dg_attn_args *a, load_fn *load, load_part_fn
 }
 
 /* The scores of n cache rows from `first` on (or in list[]), which have the ranks from `rank` on. */
-ALWAYS_INLINE void score_keys(const dg_attn_args *a, load_fn *load, load_part_fn *load_part, size_t width, int heads,
-                              const dg_attn_row *row, int32_t first, const int32_t *list, int32_t n, int32_t rank) {
+ALWAYS_INLINE void score_keys(const dg_attn_args *a, load_fn *load, load_part_fn *load_part, size_t width,
+                              int heads, const dg_attn_row *row, int32_t first, const int32_t *list,
+                              int32_t n, int32_t rank) {
     float *score = row->score + rank;
     for (int32_t i = 0; i < n; i += SCORE_KEYS) {
         const int count = n - i < SCORE_KEYS ? n - i : SCORE_KEYS;
@@ -88,8 +90,9 @@ static float soften(float *score, int32_t n) {
 }
 
 /* out[h][c0..] += weight[h][0..n) * v, for `chunks` vectors of columns. */
-ALWAYS_INLINE void mix_tile(const dg_attn_args *a, load_fn *load, size_t width, int heads, int chunks, float *out,
-                            int32_t c0, int32_t first, const int32_t *list, int32_t n, const float *weight) {
+ALWAYS_INLINE void mix_tile(const dg_attn_args *a, load_fn *load, size_t width, int heads, int chunks,
+                            float *out, int32_t c0, int32_t first, const int32_t *list, int32_t n,
+                            const float *weight) {
     v16 sum[DG_ATTN_HEADS][MIX_CHUNKS];
 #pragma GCC unroll 4
     for (int h = 0; h < heads; h++)
@@ -112,8 +115,9 @@ ALWAYS_INLINE void mix_tile(const dg_attn_args *a, load_fn *load, size_t width, 
 }
 
 /* The same for the last head_dim % 16 columns. */
-ALWAYS_INLINE void mix_rest(const dg_attn_args *a, load_part_fn *load_part, size_t width, int heads, float *out,
-                            int32_t c0, int32_t first, const int32_t *list, int32_t n, const float *weight) {
+ALWAYS_INLINE void mix_rest(const dg_attn_args *a, load_part_fn *load_part, size_t width, int heads,
+                            float *out, int32_t c0, int32_t first, const int32_t *list, int32_t n,
+                            const float *weight) {
     const int32_t rest = a->head_dim - c0;
     for (int h = 0; h < heads; h++) {
         v16 sum = v16_load_part(out + h * a->head_dim + c0, rest);
@@ -126,13 +130,15 @@ ALWAYS_INLINE void mix_rest(const dg_attn_args *a, load_part_fn *load_part, size
 }
 
 /* Adds to a row's output the n cache rows from `first` on (or in list[]), of the ranks from `rank` on. */
-ALWAYS_INLINE void mix_keys(const dg_attn_args *a, load_fn *load, load_part_fn *load_part, size_t width, int heads,
-                            const dg_attn_row *row, int32_t first, const int32_t *list, int32_t n, int32_t rank) {
+ALWAYS_INLINE void mix_keys(const dg_attn_args *a, load_fn *load, load_part_fn *load_part, size_t width,
+                            int heads, const dg_attn_row *row, int32_t first, const int32_t *list, int32_t n,
+                            int32_t rank) {
     const float *weight = row->score + rank;
     int32_t c = 0;
     for (; c + 16 * MIX_CHUNKS <= a->head_dim; c += 16 * MIX_CHUNKS)
         mix_tile(a, load, width, heads, MIX_CHUNKS, row->out, c, first, list, n, weight);
-    for (; c + 16 <= a->head_dim; c += 16) mix_tile(a, load, width, heads, 1, row->out, c, first, list, n, weight);
+    for (; c + 16 <= a->head_dim; c += 16)
+        mix_tile(a, load, width, heads, 1, row->out, c, first, list, n, weight);
     if (c < a->head_dim) mix_rest(a, load_part, width, heads, row->out, c, first, list, n, weight);
 }
 
@@ -147,32 +153,32 @@ static void common_keys(const dg_attn_args *a, int32_t *begin, int32_t *end) {
     if (*end < *begin) *begin = *end = 0;
 }
 
-/* A step over n cache rows from `first` on (or in list[]), which have the ranks from `rank` on, for one row of
- * queries: scoring them or adding their values. One function for each cache type and number of heads. */
-typedef void step_fn(const dg_attn_args *a, const dg_attn_row *row, int32_t first, const int32_t *list, int32_t n,
-                     int32_t rank);
+/* A step over n cache rows from `first` on (or in list[]), which have the ranks from `rank` on, for one row
+ * of queries: scoring them or adding their values. One function for each cache type and number of heads. */
+typedef void step_fn(const dg_attn_args *a, const dg_attn_row *row, int32_t first, const int32_t *list,
+                     int32_t n, int32_t rank);
 
 typedef struct steps {
     step_fn *score, *mix;
 } steps;
 
-#define STEPS(name, load, width, heads)                                                                        \
-    static void score_##name##_##heads(const dg_attn_args *a, const dg_attn_row *row, int32_t first,           \
-                                       const int32_t *list, int32_t n, int32_t rank) {                         \
-        score_keys(a, load, load##_part, width, heads, row, first, list, n, rank);                             \
-    }                                                                                                          \
-    static void mix_##name##_##heads(const dg_attn_args *a, const dg_attn_row *row, int32_t first,             \
-                                     const int32_t *list, int32_t n, int32_t rank) {                           \
-        mix_keys(a, load, load##_part, width, heads, row, first, list, n, rank);                               \
+#define STEPS(name, load, width, heads)                                                              \
+    static void score_##name##_##heads(const dg_attn_args *a, const dg_attn_row *row, int32_t first, \
+                                       const int32_t *list, int32_t n, int32_t rank) {               \
+        score_keys(a, load, load##_part, width, heads, row, first, list, n, rank);                   \
+    }                                                                                                \
+    static void mix_##name##_##heads(const dg_attn_args *a, const dg_attn_row *row, int32_t first,   \
+                                     const int32_t *list, int32_t n, int32_t rank) {                 \
+        mix_keys(a, load, load##_part, width, heads, row, first, list, n, rank);                     \
     }
-#define ALL_STEPS(name, load, width)                                                                           \
-    STEPS(name, load, width, 1)                                                                                \
-    STEPS(name, load, width, 2)                                                                                \
-    STEPS(name, load, width, 3)                                                                                \
-    STEPS(name, load, width, 4)                                                                                \
-    static const steps steps_##name[DG_ATTN_HEADS] = {{score_##name##_1, mix_##name##_1},                      \
-                                                      {score_##name##_2, mix_##name##_2},                      \
-                                                      {score_##name##_3, mix_##name##_3},                      \
+#define ALL_STEPS(name, load, width)                                                      \
+    STEPS(name, load, width, 1)                                                           \
+    STEPS(name, load, width, 2)                                                           \
+    STEPS(name, load, width, 3)                                                           \
+    STEPS(name, load, width, 4)                                                           \
+    static const steps steps_##name[DG_ATTN_HEADS] = {{score_##name##_1, mix_##name##_1}, \
+                                                      {score_##name##_2, mix_##name##_2}, \
+                                                      {score_##name##_3, mix_##name##_3}, \
                                                       {score_##name##_4, mix_##name##_4}};
 ALL_STEPS(f32, v16_load, 4)
 ALL_STEPS(f16, v16_load_f16, 2)
@@ -180,8 +186,8 @@ ALL_STEPS(bf16, v16_load_bf16, 2)
 
 enum { KEY_BLOCK = 64 };
 
-/* Takes the step over all keys of all rows: for each row in the order of its ranks, and over what the rows have in
- * common block by block. */
+/* Takes the step over all keys of all rows: for each row in the order of its ranks, and over what the rows
+ * have in common block by block. */
 static void for_keys(const dg_attn_args *a, step_fn *step) {
     int32_t begin, end;
     common_keys(a, &begin, &end);

@@ -10,7 +10,8 @@ ALWAYS_INLINE v16 v16_exp(v16 x) {
     const v16 shifted = v16_add(v16_mul(t, v16_set1(0x1.715476p0f)), to_int); /* n in the low bits */
     const v16 n = v16_sub(shifted, to_int);
     /* ln 2 in two parts; n times the first is exact */
-    const v16 r = v16_sub(v16_sub(t, v16_mul(n, v16_set1(0x1.62e4p-1f))), v16_mul(n, v16_set1(0x1.7f7d1cp-20f)));
+    const v16 r =
+        v16_sub(v16_sub(t, v16_mul(n, v16_set1(0x1.62e4p-1f))), v16_mul(n, v16_set1(0x1.7f7d1cp-20f)));
     v16 e = v16_set1(1.0f / 5040);
     e = v16_add(v16_mul(e, r), v16_set1(1.0f / 720));
     e = v16_add(v16_mul(e, r), v16_set1(1.0f / 120));
@@ -41,7 +42,8 @@ ALWAYS_INLINE v16 v16_log(v16 x) {
 
 /* dg_gumbel of each lane's word. */
 ALWAYS_INLINE v16 v16_gumbel(w16 word) {
-    const v16 u = v16_mul(v16_add(v16_from_i32(w16_shr(word, 9)), v16_set1(0.5f)), v16_set1(1.0f / 8388608.0f));
+    const v16 u =
+        v16_mul(v16_add(v16_from_i32(w16_shr(word, 9)), v16_set1(0.5f)), v16_set1(1.0f / 8388608.0f));
     const v16 zero = v16_zero();
     return v16_sub(zero, v16_log(v16_sub(zero, v16_log(u))));
 }

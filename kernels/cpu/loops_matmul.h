@@ -97,7 +97,8 @@ ALWAYS_INLINE void open_q5_k(const uint8_t *b, opened *o) {
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         memcpy(&q, b + 48 + i / 2 * 32, sizeof q);
-        q = (i % 2 ? q >> 4 : q & 15) | (i < 4 ? (qh & (uint8_t)(1 << i)) << (4 - i) : (qh & (uint8_t)(1 << i)) >> (i - 4));
+        q = (i % 2 ? q >> 4 : q & 15) |
+            (i < 4 ? (qh & (uint8_t)(1 << i)) << (4 - i) : (qh & (uint8_t)(1 << i)) >> (i - 4));
         memcpy(o->q + 32 * i, &q, sizeof q);
     }
 }
@@ -108,8 +109,8 @@ ALWAYS_INLINE void decode_q5_k(const uint8_t *b, int unit, const opened *o, v16 
     w[1] = v16_fma(v16_from_u8(u8x16_load(o->q + 32 * unit + 16)), d, offset);
 }
 
-/* Sixteen scales d*s; d is the f16 at 208. In each half, units 0 and 1 have the low nibbles of 64 bytes, 2 and
- * 3 the high ones; unit g has bits 2g of 32 bytes on top. */
+/* Sixteen scales d*s; d is the f16 at 208. In each half, units 0 and 1 have the low nibbles of 64 bytes, 2
+ * and 3 the high ones; unit g has bits 2g of 32 bytes on top. */
 enum { UNITS_q6_k = 8, BYTES_q6_k = 210 };
 ALWAYS_INLINE void open_q6_k(const uint8_t *b, opened *o) {
     v16_store(o->scale, v16_mul(v16_set1_f16(b + 208), v16_from_i8((i8x16)u8x16_load(b + 192))));
@@ -120,7 +121,8 @@ ALWAYS_INLINE void open_q6_k(const uint8_t *b, opened *o) {
 #pragma GCC unroll 4
         for (int g = 0; g < 4; g++) {
             memcpy(&q, b + 64 * half + g % 2 * 32, sizeof q);
-            q = (g < 2 ? q & 15 : q >> 4) | (g < 3 ? (qh & (uint8_t)(3 << 2 * g)) << (4 - 2 * g) : (qh & 0xc0) >> 2);
+            q = (g < 2 ? q & 15 : q >> 4) |
+                (g < 3 ? (qh & (uint8_t)(3 << 2 * g)) << (4 - 2 * g) : (qh & 0xc0) >> 2);
             q -= 32;
             memcpy(o->q + 128 * half + 32 * g, &q, sizeof q);
         }
@@ -140,7 +142,8 @@ static float bias_at(const dg_mat *bias, int32_t m) {
     }
 }
 
-static __attribute__((noinline)) void put_outs_slow(const dg_matmul_args *a, float *out, int32_t m, float *v, int32_t n) {
+static __attribute__((noinline)) void put_outs_slow(const dg_matmul_args *a, float *out, int32_t m, float *v,
+                                                    int32_t n) {
     for (int32_t j = 0; a->bias.data && j < n; j++) v[j] += bias_at(&a->bias, m + j);
     for (int32_t j = 0; j < n; j++) out[j] = a->add ? out[j] + v[j] : v[j];
 }
@@ -154,15 +157,16 @@ ALWAYS_INLINE void put_outs(const dg_matmul_args *a, int32_t r, int32_t m, float
         put_outs_slow(a, out, m, v, n);
 }
 
-#define MIN(a, b)   ((a) < (b) ? (a) : (b))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
 
 /* ---- few rows: decode in registers, straight into the products ---- */
 
 enum { AHEAD = 8 / FUSED_OUTS }; /* tiles between prefetch and use */
 
 /* The k%32 weights behind the last whole block; only plain types have them. */
-static __attribute__((noinline)) void add_rest(dg_dtype dtype, uint8_t const *const block[FUSED_OUTS], const float *x,
-                                               int64_t ldx, int rows, int32_t rest, v16 sum[FUSED_OUTS][FUSED_ROWS]) {
+static __attribute__((noinline)) void add_rest(dg_dtype dtype, uint8_t const *const block[FUSED_OUTS],
+                                               const float *x, int64_t ldx, int rows, int32_t rest,
+                                               v16 sum[FUSED_OUTS][FUSED_ROWS]) {
     for (int32_t k = 0; k < rest; k += 16) {
         const int n = rest - k < 16 ? rest - k : 16;
         for (int j = 0; j < FUSED_OUTS; j++) {
@@ -176,11 +180,11 @@ static __attribute__((noinline)) void add_rest(dg_dtype dtype, uint8_t const *co
     }
 }
 
-#define OUT(j)      ((j) < FUSED_OUTS ? (j) : 0)
+#define OUT(j) ((j) < FUSED_OUTS ? (j) : 0)
 
 /* rows x FUSED_OUTS sums. units and bytes: UNITS and BYTES of the type; plain: k may end inside a block. */
-ALWAYS_INLINE void fused_tile(const dg_matmul_args *a, open_fn *open, decode_fn *decode, int units, size_t bytes,
-                              bool plain, int rows, int32_t r0, int32_t m, int32_t m1) {
+ALWAYS_INLINE void fused_tile(const dg_matmul_args *a, open_fn *open, decode_fn *decode, int units,
+                              size_t bytes, bool plain, int rows, int32_t r0, int32_t m, int32_t m1) {
     const int32_t blocks = a->w.cols / (32 * units), rest = plain ? a->w.cols % 32 : 0;
     const size_t stride = dg_dtype_bytes(a->w.dtype, (size_t)a->w.stride);
     const int64_t ldx = a->x.stride;
@@ -232,30 +236,31 @@ ALWAYS_INLINE void fused_tile(const dg_matmul_args *a, open_fn *open, decode_fn 
     }
 }
 
-#define TILE(type, plain, rows)                                                                                \
-    fused_tile(a, open_##type, decode_##type, UNITS_##type, BYTES_##type, plain, MIN(rows, FUSED_ROWS), r, m, m1)
-#define FUSED(type, plain)                                                                                     \
-    static void fused_##type(const dg_matmul_args *a, int32_t m0, int32_t m1) {                                \
-        for (int32_t m = m0; m < m1; m += FUSED_OUTS)                                                          \
-            for (int32_t r = 0; r < a->x.rows; r += FUSED_ROWS) switch (a->x.rows - r) {                       \
-                case 1: TILE(type, plain, 1); break;                                                           \
-                case 2: TILE(type, plain, 2); break;                                                           \
-                case 3: TILE(type, plain, 3); break;                                                           \
-                default: TILE(type, plain, 4); break;                                                          \
-                }                                                                                              \
-    }                                                                                                          \
-    /* dst = n_block whole blocks from b */                                                                    \
-    static void panel_##type(const uint8_t *b, int32_t n_block, float *dst) {                                  \
-        for (int32_t i = 0; i < n_block; i++, b += BYTES_##type) {                                             \
-            opened state;                                                                                      \
-            open_##type(b, &state);                                                                            \
-            for (int u = 0; u < UNITS_##type; u++, dst += 32) {                                                \
-                v16 w[2];                                                                                      \
-                decode_##type(b, u, &state, w);                                                               \
-                v16_store(dst, w[0]);                                                                          \
-                v16_store(dst + 16, w[1]);                                                                     \
-            }                                                                                                  \
-        }                                                                                                      \
+#define TILE(type, plain, rows)                                                                            \
+    fused_tile(a, open_##type, decode_##type, UNITS_##type, BYTES_##type, plain, MIN(rows, FUSED_ROWS), r, \
+               m, m1)
+#define FUSED(type, plain)                                                               \
+    static void fused_##type(const dg_matmul_args *a, int32_t m0, int32_t m1) {          \
+        for (int32_t m = m0; m < m1; m += FUSED_OUTS)                                    \
+            for (int32_t r = 0; r < a->x.rows; r += FUSED_ROWS) switch (a->x.rows - r) { \
+                case 1: TILE(type, plain, 1); break;                                     \
+                case 2: TILE(type, plain, 2); break;                                     \
+                case 3: TILE(type, plain, 3); break;                                     \
+                default: TILE(type, plain, 4); break;                                    \
+                }                                                                        \
+    }                                                                                    \
+    /* dst = n_block whole blocks from b */                                              \
+    static void panel_##type(const uint8_t *b, int32_t n_block, float *dst) {            \
+        for (int32_t i = 0; i < n_block; i++, b += BYTES_##type) {                       \
+            opened state;                                                                \
+            open_##type(b, &state);                                                      \
+            for (int u = 0; u < UNITS_##type; u++, dst += 32) {                          \
+                v16 w[2];                                                                \
+                decode_##type(b, u, &state, w);                                          \
+                v16_store(dst, w[0]);                                                    \
+                v16_store(dst + 16, w[1]);                                               \
+            }                                                                            \
+        }                                                                                \
     }
 FUSED(f32, true)
 FUSED(f16, true)
@@ -273,11 +278,12 @@ typedef struct direct_type {
     int32_t block_len; /* weights per block of `panel` */
 } direct_type;
 
-#define DIRECT(type) {fused_##type, panel_##type, 32 * UNITS_##type}
+#define DIRECT(type) \
+    { fused_##type, panel_##type, 32 * UNITS_##type }
 static const direct_type direct[DG_DTYPE_COUNT] = {
-    [DG_F32] = DIRECT(f32),   [DG_F16] = DIRECT(f16),   [DG_BF16] = DIRECT(bf16), [DG_Q8_0] = DIRECT(q8_0),
-    [DG_Q4_0] = DIRECT(q4_0), [DG_Q4_1] = DIRECT(q4_1), [DG_Q4_K] = DIRECT(q4_k), [DG_Q5_K] = DIRECT(q5_k),
-    [DG_Q6_K] = DIRECT(q6_k),
+    [DG_F32] = DIRECT(f32),   [DG_F16] = DIRECT(f16),   [DG_BF16] = DIRECT(bf16),
+    [DG_Q8_0] = DIRECT(q8_0), [DG_Q4_0] = DIRECT(q4_0), [DG_Q4_1] = DIRECT(q4_1),
+    [DG_Q4_K] = DIRECT(q4_k), [DG_Q5_K] = DIRECT(q5_k), [DG_Q6_K] = DIRECT(q6_k),
 };
 
 /* ---- many rows, and the types without a decoder above: decode a panel once, multiply tiles by it ---- */
@@ -285,10 +291,10 @@ static const direct_type direct[DG_DTYPE_COUNT] = {
 /* One block of k of one group of outputs. */
 typedef struct panel_job {
     const dg_matmul_args *a;
-    float *panel, *sums;       /* [DG_PANEL_OUTS, DG_PANEL_LEN]; [n, DG_PANEL_OUTS, DG_LANES] */
-    const float *x;            /* row r0, column k0 */
+    float *panel, *sums; /* [DG_PANEL_OUTS, DG_PANEL_LEN]; [n, DG_PANEL_OUTS, DG_LANES] */
+    const float *x;      /* row r0, column k0 */
     int32_t r0, n, m, n_out, k0, len;
-    bool first, last;          /* of the blocks of k: sums start from 0; sums go to out */
+    bool first, last; /* of the blocks of k: sums start from 0; sums go to out */
 } panel_job;
 
 /* panel row j = weights [k0, k0+len) of row m+j; k0 is at the start of a block. */
@@ -296,7 +302,8 @@ static void fill_panel(const panel_job *p) {
     const dg_mat *w = &p->a->w;
     const direct_type *type = &direct[w->dtype];
     const int32_t whole = type->panel ? p->len / type->block_len * type->block_len : 0;
-    const size_t start = dg_dtype_bytes(w->dtype, (size_t)p->k0), skip = dg_dtype_bytes(w->dtype, (size_t)whole);
+    const size_t start = dg_dtype_bytes(w->dtype, (size_t)p->k0),
+                 skip = dg_dtype_bytes(w->dtype, (size_t)whole);
     const size_t next = DG_PANEL_OUTS * dg_dtype_bytes(w->dtype, (size_t)w->stride);
     for (int32_t j = 0; j < p->n_out; j++) {
         const uint8_t *row = (const uint8_t *)dg_mat_row(w, p->m + j) + start;

@@ -10,7 +10,8 @@ static v16 load_any(dg_dtype dtype, const void *base, int32_t i) {
 static v16 load_any_part(dg_dtype dtype, const void *base, int32_t i, int32_t n) {
     const char *p = base;
     if (dtype == DG_F32) return v16_load_part(p + 4 * (size_t)i, n);
-    return dtype == DG_F16 ? v16_load_f16_part(p + 2 * (size_t)i, n) : v16_load_bf16_part(p + 2 * (size_t)i, n);
+    return dtype == DG_F16 ? v16_load_f16_part(p + 2 * (size_t)i, n)
+                           : v16_load_bf16_part(p + 2 * (size_t)i, n);
 }
 
 static void rms_norm(float *out, const float *x, const void *w, dg_dtype w_dtype, int32_t d, float eps) {
@@ -25,9 +26,10 @@ static void rms_norm(float *out, const float *x, const void *w, dg_dtype w_dtype
     for (int32_t i = 0; i < whole; i += 16)
         v16_store(out + i, v16_mul(v16_mul(v16_load(x + i), factor), load_any(w_dtype, w, i)));
     if (rest)
-        v16_store_part(out + whole,
-                       v16_mul(v16_mul(v16_load_part(x + whole, rest), factor), load_any_part(w_dtype, w, whole, rest)),
-                       rest);
+        v16_store_part(
+            out + whole,
+            v16_mul(v16_mul(v16_load_part(x + whole, rest), factor), load_any_part(w_dtype, w, whole, rest)),
+            rest);
 }
 
 ALWAYS_INLINE v16 silu_times(v16 gate, v16 up) {
@@ -39,7 +41,8 @@ static void swiglu(float *out, const float *gate, const float *up, int32_t n) {
     int32_t i = 0;
     for (; i + 16 <= n; i += 16) v16_store(out + i, silu_times(v16_load(gate + i), v16_load(up + i)));
     if (i < n)
-        v16_store_part(out + i, silu_times(v16_load_part(gate + i, n - i), v16_load_part(up + i, n - i)), n - i);
+        v16_store_part(out + i, silu_times(v16_load_part(gate + i, n - i), v16_load_part(up + i, n - i)),
+                       n - i);
 }
 
 static void add(float *x, const float *y, int32_t n) {

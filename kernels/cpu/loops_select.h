@@ -54,8 +54,8 @@ static void exp_all(float *out, const float *z, int32_t n) {
 
 enum { NOISE_BLOCK = 4 * DG_LANES };
 
-/* noise[k] = dg_token_noise of the tokens token0 + 16k ..; token0 a multiple of 4. Sixteen counters go side by
- * side, in such an order that the transposition of their output words puts the tokens in sequence. */
+/* noise[k] = dg_token_noise of the tokens token0 + 16k ..; token0 a multiple of 4. Sixteen counters go side
+ * by side, in such an order that the transposition of their output words puts the tokens in sequence. */
 ALWAYS_INLINE void noise_block(uint64_t seed, uint32_t pos, uint32_t token0, v16 noise[4]) {
     static const uint32_t order[DG_LANES] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
     w16 c[4] = {w16_add(w16_set1(token0 / 4), w16_load(order)), w16_set1(pos), w16_set1(0), w16_set1(0)};

@@ -6,11 +6,16 @@ typedef struct matmul_job {
     dg_matmul_args args;
 } matmul_job;
 
-static void matmul_part(void *arg, int32_t worker, int32_t n_worker) {
+static void matmul_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     const matmul_job *job = arg;
     const dg_cpu_scratch *scratch = &job->cpu->scratch[worker];
     int32_t m0, m1;
-    dg_split(job->args.w.rows, job->args.w.rows >= 64 * n_worker ? DG_PANEL_OUTS : 1, worker, n_worker, &m0, &m1);
+    const int32_t rows = job->args.w.rows; /* whole panels, or whole tiles where that is too coarse */
+    dg_split(rows,
+             rows >= 32 * n_chunk  ? DG_PANEL_OUTS
+             : rows >= 4 * n_chunk ? 4
+                                   : 1,
+             chunk, n_chunk, &m0, &m1);
     if (m0 < m1) job->cpu->isa->matmul(&job->args, m0, m1, scratch->panel, scratch->sums);
 }
 

@@ -80,7 +80,8 @@ static dg_scale bounded(const float *group, int32_t n, int32_t k, dg_scale s) {
     return s;
 }
 
-static float top_k_threshold(const float *x, int32_t n, int32_t k, dg_scale s, const dg_cpu_scratch *scratch) {
+static float top_k_threshold(const float *x, int32_t n, int32_t k, dg_scale s,
+                             const dg_cpu_scratch *scratch) {
     if (k <= 0 || k >= n) return s.threshold;
     const int32_t count = collect(x, n, bounded(scratch->group, n, k, s), scratch->group, scratch->value);
     return count < k ? s.threshold : cut(scratch->value, NULL, count, k);
@@ -98,7 +99,8 @@ static float top_p_threshold(const dg_isa *isa, const float *x, int32_t n, float
         isa->exp(scratch->mass, scratch->value, count);
         double mass = 0;
         for (int32_t i = 0; i < count; i++) mass += (double)scratch->mass[i];
-        if (mass >= limit || low.threshold == s.threshold) return cut(scratch->value, scratch->mass, count, limit);
+        if (mass >= limit || low.threshold == s.threshold)
+            return cut(scratch->value, scratch->mass, count, limit);
     }
 }
 
@@ -111,7 +113,8 @@ static float min_p_threshold(float min_p) {
 
 dg_scale dg_cpu_keep(const dg_isa *isa, const float *logits, int32_t n, float max, const dg_sampling *s,
                      const dg_cpu_scratch *scratch) {
-    dg_scale scale = {.max = max > FLT_MAX ? FLT_MAX : max, .inv_t = 1 / s->temperature, .threshold = -FLT_MAX};
+    dg_scale scale = {
+        .max = max > FLT_MAX ? FLT_MAX : max, .inv_t = 1 / s->temperature, .threshold = -FLT_MAX};
     if (scale.inv_t > FLT_MAX) scale.inv_t = FLT_MAX;
     scale.threshold = top_k_threshold(logits, n, s->top_k, scale, scratch);
     scale.threshold = top_p_threshold(isa, logits, n, s->top_p, scale, scratch);
@@ -132,7 +135,8 @@ static int32_t find_max(const float *x, int32_t n, const float *group, float max
 }
 
 /* gumbel_max of the table, for a kept set that is small: the same noise, token by token. */
-static int32_t gumbel_few(const float *x, int32_t n, dg_scale s, const float *group, uint64_t seed, uint32_t pos) {
+static int32_t gumbel_few(const float *x, int32_t n, dg_scale s, const float *group, uint64_t seed,
+                          uint32_t pos) {
     float best = -INFINITY;
     int32_t best_id = 0;
     for (int32_t g = 0; g < group_count(n); g++) {
@@ -148,12 +152,13 @@ static int32_t gumbel_few(const float *x, int32_t n, dg_scale s, const float *gr
     return best_id;
 }
 
-static int32_t sample_row(const dg_isa *isa, const float *x, int32_t n, int32_t pos, const dg_sampling *s, float max,
-                          const dg_cpu_scratch *scratch) {
+static int32_t sample_row(const dg_isa *isa, const float *x, int32_t n, int32_t pos, const dg_sampling *s,
+                          float max, const dg_cpu_scratch *scratch) {
     if (s->temperature <= 0 || max == -INFINITY) return find_max(x, n, scratch->group, max);
     const dg_scale scale = dg_cpu_keep(isa, x, n, max, s, scratch);
     int32_t groups = 0;
-    for (int32_t g = 0; g < group_count(n); g++) groups += dg_scale_logit(scratch->group[g], scale) >= scale.threshold;
+    for (int32_t g = 0; g < group_count(n); g++)
+        groups += dg_scale_logit(scratch->group[g], scale) >= scale.threshold;
     if (groups > group_count(n) / 8) return isa->gumbel_max(x, n, scale, s->seed, (uint32_t)pos);
     return gumbel_few(x, n, scale, scratch->group, s->seed, (uint32_t)pos);
 }
@@ -182,13 +187,13 @@ typedef struct select_job {
     int32_t k;
 } select_job;
 
-static void sample_part(void *arg, int32_t worker, int32_t n_worker) {
+static void sample_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     const select_job *job = arg;
     const dg_isa *isa = job->cpu->isa;
     const dg_cpu_scratch *scratch = &job->cpu->scratch[worker];
     const int32_t n = job->logits.cols;
     int32_t r, end;
-    for (dg_split(job->logits.rows, 1, worker, n_worker, &r, &end); r < end; r++) {
+    for (dg_split(job->logits.rows, 1, chunk, n_chunk, &r, &end); r < end; r++) {
         const float *x = dg_mat_row(&job->logits, r);
         const float max = isa->row_max(x, n, scratch->group);
         const int32_t id = sample_row(isa, x, n, job->pos[r], job->s, max, scratch);
@@ -247,13 +252,13 @@ static void best_k(const float *x, int32_t n, int32_t k, const float *group, flo
     }
 }
 
-static void top_k_part(void *arg, int32_t worker, int32_t n_worker) {
+static void top_k_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     const select_job *job = arg;
     const dg_isa *isa = job->cpu->isa;
     const dg_cpu_scratch *scratch = &job->cpu->scratch[worker];
     const int32_t n = job->logits.cols, k = job->k, n_group = group_count(n);
     int32_t r, end;
-    for (dg_split(job->logits.rows, 1, worker, n_worker, &r, &end); r < end; r++) {
+    for (dg_split(job->logits.rows, 1, chunk, n_chunk, &r, &end); r < end; r++) {
         const float *x = dg_mat_row(&job->logits, r);
         const float max = isa->row_max(x, n, scratch->group);
         const float low = k <= n_group ? cut(scratch->group, NULL, n_group, k) : -INFINITY;

@@ -1,6 +1,11 @@
-/* A team of threads that lives as long as the backend. A run is one step of a generation counter; whoever
- * waits, for work or for the others to finish, spins for a while and then sleeps on a condition. Sleepers
- * announce themselves before they look a last time, so that a waker who sees none need not take the lock. */
+/* A team of threads that lives as long as the backend.
+ *
+ * A job is a number of chunks that whoever has time claims one by one, the caller among them; it is over when
+ * all chunks are done, so a member that the system does not run holds nobody up. Generation, size and next
+ * chunk of a job are one atomic word, the ticket: a claim that succeeds proves that the job is still open,
+ * and only then are its other fields read. Whoever waits, for work or for the last chunk, spins for a while
+ * and then sleeps on a condition; sleepers announce themselves before they look a last time, so that a waker
+ * who sees none need not take the lock. */
 #include <assert.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -15,16 +20,23 @@ typedef struct member {
 
 struct dg_team {
     int32_t n, spin;
-    dg_team_fn *fn; /* NULL: leave */
+    dg_team_fn *fn;
     void *arg;
     pthread_mutex_t lock;
     pthread_cond_t wake, done;
-    _Alignas(64) atomic_uint generation;
-    atomic_int sleeping; /* members asleep */
-    _Alignas(64) atomic_int running; /* members not done with this generation */
+    atomic_int leave;
+    _Alignas(64) atomic_uint_least64_t ticket; /* generation << 32 | chunks << 16 | next chunk */
+    atomic_int sleeping;                       /* members asleep */
+    _Alignas(64) atomic_int undone;            /* chunks of the job that are not finished */
     atomic_int caller_asleep;
     _Alignas(64) member member[];
 };
+
+enum { CHUNK_BITS = 16, MAX_CHUNKS = (1 << CHUNK_BITS) - 1 };
+
+static uint32_t generation_of(uint64_t ticket) { return (uint32_t)(ticket >> 2 * CHUNK_BITS); }
+static int32_t chunks_of(uint64_t ticket) { return (int32_t)(ticket >> CHUNK_BITS & MAX_CHUNKS); }
+static int32_t next_of(uint64_t ticket) { return (int32_t)(ticket & MAX_CHUNKS); }
 
 size_t dg_team_bytes(int32_t n) { return sizeof(dg_team) + (size_t)n * sizeof(member); }
 
@@ -36,16 +48,31 @@ static void relax(void) {
 #endif
 }
 
+/* Works on the job of this generation until all its chunks are claimed. */
+static void work(dg_team *t, int32_t worker, uint32_t generation) {
+    uint64_t ticket = atomic_load(&t->ticket);
+    while (generation_of(ticket) == generation && next_of(ticket) < chunks_of(ticket)) {
+        if (!atomic_compare_exchange_weak(&t->ticket, &ticket, ticket + 1)) continue;
+        t->fn(t->arg, worker, next_of(ticket), chunks_of(ticket));
+        if (atomic_fetch_sub(&t->undone, 1) == 1 && atomic_load(&t->caller_asleep)) {
+            pthread_mutex_lock(&t->lock);
+            pthread_cond_signal(&t->done);
+            pthread_mutex_unlock(&t->lock);
+        }
+        ticket = atomic_load(&t->ticket);
+    }
+}
+
 /* Returns the generation that follows `seen`. */
-static unsigned await_work(dg_team *t, unsigned seen) {
-    unsigned now;
+static uint32_t await_work(dg_team *t, uint32_t seen) {
+    uint32_t now;
     for (int32_t i = 0; i < t->spin; i++) {
-        if ((now = atomic_load_explicit(&t->generation, memory_order_acquire)) != seen) return now;
+        if ((now = generation_of(atomic_load_explicit(&t->ticket, memory_order_acquire))) != seen) return now;
         relax();
     }
     pthread_mutex_lock(&t->lock);
     atomic_fetch_add(&t->sleeping, 1);
-    while ((now = atomic_load(&t->generation)) == seen) pthread_cond_wait(&t->wake, &t->lock);
+    while ((now = generation_of(atomic_load(&t->ticket))) == seen) pthread_cond_wait(&t->wake, &t->lock);
     atomic_fetch_sub(&t->sleeping, 1);
     pthread_mutex_unlock(&t->lock);
     return now;
@@ -54,49 +81,46 @@ static unsigned await_work(dg_team *t, unsigned seen) {
 static void *member_main(void *arg) {
     const member *self = arg;
     dg_team *t = self->team;
-    unsigned seen = 0;
+    uint32_t seen = 0;
     for (;;) {
         seen = await_work(t, seen);
-        dg_team_fn *fn = t->fn;
-        if (!fn) return NULL;
-        fn(t->arg, self->index, t->n);
-        if (atomic_fetch_sub(&t->running, 1) == 1 && atomic_load(&t->caller_asleep)) {
-            pthread_mutex_lock(&t->lock);
-            pthread_cond_signal(&t->done);
-            pthread_mutex_unlock(&t->lock);
-        }
+        if (atomic_load(&t->leave)) return NULL;
+        work(t, self->index, seen);
     }
 }
 
-static void start_generation(dg_team *t, dg_team_fn *fn, void *arg) {
-    t->fn = fn;
-    t->arg = arg;
-    atomic_store_explicit(&t->running, t->n - 1, memory_order_relaxed);
-    atomic_fetch_add(&t->generation, 1);
+static uint32_t start_generation(dg_team *t, int32_t n_chunk) {
+    const uint32_t generation = generation_of(atomic_load(&t->ticket)) + 1;
+    atomic_store(&t->ticket, (uint64_t)generation << 2 * CHUNK_BITS | (uint64_t)n_chunk << CHUNK_BITS);
     if (atomic_load(&t->sleeping)) {
         pthread_mutex_lock(&t->lock);
         pthread_cond_broadcast(&t->wake);
         pthread_mutex_unlock(&t->lock);
     }
+    return generation;
 }
 
-void dg_team_run(dg_team *t, dg_team_fn *fn, void *arg) {
-    start_generation(t, fn, arg);
-    fn(arg, 0, t->n);
+void dg_team_run(dg_team *t, int32_t n_chunk, dg_team_fn *fn, void *arg) {
+    assert(n_chunk > 0 && n_chunk <= MAX_CHUNKS);
+    t->fn = fn;
+    t->arg = arg;
+    atomic_store(&t->undone, n_chunk);
+    work(t, 0, start_generation(t, n_chunk));
     for (int32_t i = 0; i < t->spin; i++) {
-        if (atomic_load_explicit(&t->running, memory_order_acquire) == 0) return;
+        if (atomic_load_explicit(&t->undone, memory_order_acquire) == 0) return;
         relax();
     }
     pthread_mutex_lock(&t->lock);
     atomic_store(&t->caller_asleep, 1);
-    while (atomic_load(&t->running)) pthread_cond_wait(&t->done, &t->lock);
+    while (atomic_load(&t->undone)) pthread_cond_wait(&t->done, &t->lock);
     atomic_store(&t->caller_asleep, 0);
     pthread_mutex_unlock(&t->lock);
 }
 
 void dg_team_close(dg_team *t) {
     if (!t) return;
-    start_generation(t, NULL, NULL);
+    atomic_store(&t->leave, 1);
+    start_generation(t, 0);
     for (int32_t i = 1; i < t->n; i++) pthread_join(t->member[i].thread, NULL);
     pthread_cond_destroy(&t->done);
     pthread_cond_destroy(&t->wake);
@@ -108,9 +132,10 @@ dg_team *dg_team_open(void *mem, int32_t n, int32_t spin) {
     t->n = 1;
     t->spin = spin;
     t->fn = NULL;
-    atomic_init(&t->generation, 0);
+    atomic_init(&t->leave, 0);
+    atomic_init(&t->ticket, 0);
     atomic_init(&t->sleeping, 0);
-    atomic_init(&t->running, 0);
+    atomic_init(&t->undone, 0);
     atomic_init(&t->caller_asleep, 0);
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->wake, NULL);

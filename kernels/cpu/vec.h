@@ -33,11 +33,11 @@ ALWAYS_INLINE u8x16 u8x16_load(const void *p) {
 #endif
 
 /* Loads of n < 16 elements, the other lanes 0. Rare, so not worth a copy in every loop. */
-#define V16_LOAD_PART(type, load)                                                                              \
-    static __attribute__((noinline, unused)) v16 load##_part(const void *p, int n) {                                                      \
-        type part[16] = {0};                                                                                   \
-        memcpy(part, p, (size_t)n * sizeof *part);                                                             \
-        return load(part);                                                                                     \
+#define V16_LOAD_PART(type, load)                                                    \
+    static __attribute__((noinline, unused)) v16 load##_part(const void *p, int n) { \
+        type part[16] = {0};                                                         \
+        memcpy(part, p, (size_t)n * sizeof *part);                                   \
+        return load(part);                                                           \
     }
 #ifndef V16_HAS_MASKS
 V16_LOAD_PART(float, v16_load)

@@ -4,7 +4,14 @@
 
 #include <immintrin.h>
 
-enum { FUSED_ROWS = 2, FUSED_OUTS = 2, TILE_ROWS = 2, TILE_OUTS = 2, MIX_CHUNKS = 1, SCORE_TOGETHER = 0 }; /* see vec_portable.h */
+enum {
+    FUSED_ROWS = 2,
+    FUSED_OUTS = 2,
+    TILE_ROWS = 2,
+    TILE_OUTS = 2,
+    MIX_CHUNKS = 1,
+    SCORE_TOGETHER = 0
+}; /* see vec_portable.h */
 
 typedef struct v16 {
     __m256 a, b; /* lanes 0..7, 8..15 */
@@ -48,13 +55,27 @@ ALWAYS_INLINE w16 w16_set1(uint32_t x) { return (w16){_mm256_set1_epi32((int)x),
 ALWAYS_INLINE w16 w16_load(const uint32_t *p) {
     return (w16){_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 8))};
 }
-ALWAYS_INLINE w16 w16_add(w16 x, w16 y) { return (w16){_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
-ALWAYS_INLINE w16 w16_sub(w16 x, w16 y) { return (w16){_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
-ALWAYS_INLINE w16 w16_and(w16 x, w16 y) { return (w16){_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
-ALWAYS_INLINE w16 w16_xor(w16 x, w16 y) { return (w16){_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
-ALWAYS_INLINE w16 w16_shl(w16 x, int n) { return (w16){_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
-ALWAYS_INLINE w16 w16_shr(w16 x, int n) { return (w16){_mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)}; }
-ALWAYS_INLINE w16 w16_sar(w16 x, int n) { return (w16){_mm256_srai_epi32(x.a, n), _mm256_srai_epi32(x.b, n)}; }
+ALWAYS_INLINE w16 w16_add(w16 x, w16 y) {
+    return (w16){_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)};
+}
+ALWAYS_INLINE w16 w16_sub(w16 x, w16 y) {
+    return (w16){_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)};
+}
+ALWAYS_INLINE w16 w16_and(w16 x, w16 y) {
+    return (w16){_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)};
+}
+ALWAYS_INLINE w16 w16_xor(w16 x, w16 y) {
+    return (w16){_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)};
+}
+ALWAYS_INLINE w16 w16_shl(w16 x, int n) {
+    return (w16){_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)};
+}
+ALWAYS_INLINE w16 w16_shr(w16 x, int n) {
+    return (w16){_mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)};
+}
+ALWAYS_INLINE w16 w16_sar(w16 x, int n) {
+    return (w16){_mm256_srai_epi32(x.a, n), _mm256_srai_epi32(x.b, n)};
+}
 ALWAYS_INLINE w16 v16_bits(v16 x) { return (w16){_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
 ALWAYS_INLINE v16 v16_of_bits(w16 x) { return (v16){_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
 ALWAYS_INLINE v16 v16_from_i32(w16 x) { return (v16){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
@@ -146,8 +167,12 @@ typedef struct nibble_code {
     v16 scale, offset;
 } nibble_code;
 ALWAYS_INLINE nibble_code nibble_make(v16 scale, v16 offset) { return (nibble_code){scale, offset}; }
-ALWAYS_INLINE v16 nibble_low(nibble_code t, u8x16 q) { return v16_fma(v16_from_u8(q & 15), t.scale, t.offset); }
-ALWAYS_INLINE v16 nibble_high(nibble_code t, u8x16 q) { return v16_fma(v16_from_u8(q >> 4), t.scale, t.offset); }
+ALWAYS_INLINE v16 nibble_low(nibble_code t, u8x16 q) {
+    return v16_fma(v16_from_u8(q & 15), t.scale, t.offset);
+}
+ALWAYS_INLINE v16 nibble_high(nibble_code t, u8x16 q) {
+    return v16_fma(v16_from_u8(q >> 4), t.scale, t.offset);
+}
 ALWAYS_INLINE void nibble_both(nibble_code t, u8x16 q, v16 w[2]) {
     w[0] = nibble_low(t, q);
     w[1] = nibble_high(t, q);

@@ -4,7 +4,14 @@
 
 #include <immintrin.h>
 
-enum { FUSED_ROWS = 4, FUSED_OUTS = 4, TILE_ROWS = 4, TILE_OUTS = 4, MIX_CHUNKS = 4, SCORE_TOGETHER = 1 }; /* see vec_portable.h */
+enum {
+    FUSED_ROWS = 4,
+    FUSED_OUTS = 4,
+    TILE_ROWS = 4,
+    TILE_OUTS = 4,
+    MIX_CHUNKS = 4,
+    SCORE_TOGETHER = 1
+}; /* see vec_portable.h */
 
 typedef __m512 v16;
 
@@ -76,7 +83,9 @@ ALWAYS_INLINE void v16_sum4(v16 a, v16 b, v16 c, v16 d, float out[4]) {
     _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(first, one)));
 }
 
-ALWAYS_INLINE v16 v16_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+ALWAYS_INLINE v16 v16_load_f16(const void *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
 ALWAYS_INLINE void v16_store_f16(uint16_t *p, v16 v) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
@@ -107,7 +116,9 @@ typedef __m512 nibble_code;
 ALWAYS_INLINE __m512 nibble_values(void) {
     return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 }
-ALWAYS_INLINE nibble_code nibble_make(v16 scale, v16 offset) { return v16_fma(nibble_values(), scale, offset); }
+ALWAYS_INLINE nibble_code nibble_make(v16 scale, v16 offset) {
+    return v16_fma(nibble_values(), scale, offset);
+}
 ALWAYS_INLINE v16 nibble_low(nibble_code t, u8x16 q) {
     return _mm512_permutexvar_ps(_mm512_cvtepu8_epi32((__m128i)q), t);
 }

@@ -37,7 +37,9 @@ typedef struct m16 {
 } m16;
 ALWAYS_INLINE m16 v16_lt(v16 x, v16 y) { return (m16){x.a < y.a, x.b < y.b, x.c < y.c, x.d < y.d}; }
 ALWAYS_INLINE m16 v16_le(v16 x, v16 y) { return (m16){x.a <= y.a, x.b <= y.b, x.c <= y.c, x.d <= y.d}; }
-ALWAYS_INLINE f32x4 f32x4_select(i32x4 m, f32x4 x, f32x4 y) { return (f32x4)((m & (i32x4)x) | (~m & (i32x4)y)); }
+ALWAYS_INLINE f32x4 f32x4_select(i32x4 m, f32x4 x, f32x4 y) {
+    return (f32x4)((m & (i32x4)x) | (~m & (i32x4)y));
+}
 /* m ? x : y */
 ALWAYS_INLINE v16 v16_select(m16 m, v16 x, v16 y) {
     return (v16){f32x4_select(m.a, x.a, y.a), f32x4_select(m.b, x.b, y.b), f32x4_select(m.c, x.c, y.c),
@@ -65,7 +67,8 @@ ALWAYS_INLINE w16 w16_xor(w16 x, w16 y) { return (w16){x.a ^ y.a, x.b ^ y.b, x.c
 ALWAYS_INLINE w16 w16_shl(w16 x, int n) { return (w16){x.a << n, x.b << n, x.c << n, x.d << n}; }
 ALWAYS_INLINE w16 w16_shr(w16 x, int n) { return (w16){x.a >> n, x.b >> n, x.c >> n, x.d >> n}; }
 ALWAYS_INLINE w16 w16_sar(w16 x, int n) { /* of signed words */
-    return (w16){(u32x4)((i32x4)x.a >> n), (u32x4)((i32x4)x.b >> n), (u32x4)((i32x4)x.c >> n), (u32x4)((i32x4)x.d >> n)};
+    return (w16){(u32x4)((i32x4)x.a >> n), (u32x4)((i32x4)x.b >> n), (u32x4)((i32x4)x.c >> n),
+                 (u32x4)((i32x4)x.d >> n)};
 }
 ALWAYS_INLINE w16 v16_bits(v16 x) { return (w16){(u32x4)x.a, (u32x4)x.b, (u32x4)x.c, (u32x4)x.d}; }
 ALWAYS_INLINE v16 v16_of_bits(w16 x) { return (v16){(f32x4)x.a, (f32x4)x.b, (f32x4)x.c, (f32x4)x.d}; }
@@ -93,8 +96,10 @@ ALWAYS_INLINE w16 w16_load(const uint32_t *p) {
 }
 /* In each quarter of four lanes, transposes the 4x4 matrix of words x[0..3]. */
 ALWAYS_INLINE void u32x4_zip(u32x4 *x0, u32x4 *x1, u32x4 *x2, u32x4 *x3) {
-    const u32x4 a = __builtin_shufflevector(*x0, *x1, 0, 4, 1, 5), b = __builtin_shufflevector(*x0, *x1, 2, 6, 3, 7);
-    const u32x4 c = __builtin_shufflevector(*x2, *x3, 0, 4, 1, 5), d = __builtin_shufflevector(*x2, *x3, 2, 6, 3, 7);
+    const u32x4 a = __builtin_shufflevector(*x0, *x1, 0, 4, 1, 5),
+                b = __builtin_shufflevector(*x0, *x1, 2, 6, 3, 7);
+    const u32x4 c = __builtin_shufflevector(*x2, *x3, 0, 4, 1, 5),
+                d = __builtin_shufflevector(*x2, *x3, 2, 6, 3, 7);
     *x0 = __builtin_shufflevector(a, c, 0, 1, 4, 5);
     *x1 = __builtin_shufflevector(a, c, 2, 3, 6, 7);
     *x2 = __builtin_shufflevector(b, d, 0, 1, 4, 5);
@@ -144,7 +149,8 @@ ALWAYS_INLINE u32x4 u32x4_high(u16x8 v) {
     return (u32x4)__builtin_shufflevector(v, zero, 4, 8, 5, 9, 6, 10, 7, 11);
 }
 
-/* f16 in 32-bit lanes: the exponent is shifted into place and corrected by a multiplication, which is exact. */
+/* f16 in 32-bit lanes: the exponent is shifted into place and corrected by a multiplication, which is exact.
+ */
 ALWAYS_INLINE f32x4 f32x4_from_f16(u32x4 h) {
     const f32x4 magnitude = (f32x4)((h & 0x7fff) << 13) * 0x1p112f;
     const u32x4 special = (u32x4)((h & 0x7c00) == 0x7c00) & 0x7f800000;
@@ -159,8 +165,8 @@ ALWAYS_INLINE v16 v16_load_f16(const void *p) {
 ALWAYS_INLINE v16 v16_load_bf16(const void *p) {
     u16x8 h[2];
     memcpy(h, p, sizeof h);
-    return (v16){(f32x4)(u32x4_low(h[0]) << 16), (f32x4)(u32x4_high(h[0]) << 16), (f32x4)(u32x4_low(h[1]) << 16),
-                 (f32x4)(u32x4_high(h[1]) << 16)};
+    return (v16){(f32x4)(u32x4_low(h[0]) << 16), (f32x4)(u32x4_high(h[0]) << 16),
+                 (f32x4)(u32x4_low(h[1]) << 16), (f32x4)(u32x4_high(h[1]) << 16)};
 }
 ALWAYS_INLINE v16 v16_set1_f16(const void *p) {
     uint16_t h;
@@ -189,7 +195,8 @@ ALWAYS_INLINE v16 v16_join(v16 a, v16 b) { return (v16){a.a, a.b, b.c, b.d}; }
 
 ALWAYS_INLINE v16 v16_from_u8(u8x16 q) {
     const u8x16 zero = {0};
-    const u16x8 low = (u16x8)__builtin_shufflevector(q, zero, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const u16x8 low =
+        (u16x8)__builtin_shufflevector(q, zero, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const u16x8 high =
         (u16x8)__builtin_shufflevector(q, zero, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
     const w16 wide = {u32x4_low(low), u32x4_high(low), u32x4_low(high), u32x4_high(high)};
@@ -204,8 +211,12 @@ typedef struct nibble_code {
     v16 scale, offset;
 } nibble_code;
 ALWAYS_INLINE nibble_code nibble_make(v16 scale, v16 offset) { return (nibble_code){scale, offset}; }
-ALWAYS_INLINE v16 nibble_low(nibble_code t, u8x16 q) { return v16_fma(v16_from_u8(q & 15), t.scale, t.offset); }
-ALWAYS_INLINE v16 nibble_high(nibble_code t, u8x16 q) { return v16_fma(v16_from_u8(q >> 4), t.scale, t.offset); }
+ALWAYS_INLINE v16 nibble_low(nibble_code t, u8x16 q) {
+    return v16_fma(v16_from_u8(q & 15), t.scale, t.offset);
+}
+ALWAYS_INLINE v16 nibble_high(nibble_code t, u8x16 q) {
+    return v16_fma(v16_from_u8(q >> 4), t.scale, t.offset);
+}
 ALWAYS_INLINE void nibble_both(nibble_code t, u8x16 q, v16 w[2]) {
     w[0] = nibble_low(t, q);
     w[1] = nibble_high(t, q);

@@ -54,15 +54,18 @@ static void test_filters(void **state) {
     if (!have) skip();
     json_t *set = golden_json("sampling/sampling.json");
     dg_file *file = golden_tensors("sampling/sampling.safetensors");
-    const float *logits = golden_f32(file, "logits", NULL), *probabilities = golden_f32(file, "probabilities", NULL);
+    const float *logits = golden_f32(file, "logits", NULL),
+                *probabilities = golden_f32(file, "probabilities", NULL);
     const json_t *rows = json_object_get(set, "rows"), *cases = json_object_get(set, "cases"), *entry;
     const size_t n_row = json_array_size(rows);
     const int32_t n = (int32_t)dg_file_find(file, "logits")->dim[1];
     size_t c, checked = 0;
     json_array_foreach(cases, c, entry) {
         const json_t *s = json_object_get(entry, "settings");
-        const dg_sampling sampling = {.temperature = setting(s, "temperature"), .top_k = (int32_t)setting(s, "top_k"),
-                                      .top_p = setting(s, "top_p"), .min_p = setting(s, "min_p")};
+        const dg_sampling sampling = {.temperature = setting(s, "temperature"),
+                                      .top_k = (int32_t)setting(s, "top_k"),
+                                      .top_p = setting(s, "top_p"),
+                                      .min_p = setting(s, "min_p")};
         for (size_t r = 0; r < n_row; r++) {
             const char *name = json_string_value(json_array_get(rows, r));
             if (arbitrary_ties(name, sampling.top_p)) continue;

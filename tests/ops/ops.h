@@ -17,8 +17,12 @@ enum { N_ISA = 3 };
 
 /* NULL when the machine has no such instruction set. */
 static inline dg_backend *open_cpu(const char *isa, int32_t threads) {
-    const dg_backend_options opt = {.threads = threads, .isa = isa, .max_keys = MAX_KEYS, .max_vocab = MAX_VOCAB,
-                                    .alloc = dg_mem_alloc, .free = dg_mem_free};
+    const dg_backend_options opt = {.threads = threads,
+                                    .isa = isa,
+                                    .max_keys = MAX_KEYS,
+                                    .max_vocab = MAX_VOCAB,
+                                    .alloc = dg_mem_alloc,
+                                    .free = dg_mem_free};
     const char *why = "";
     dg_backend *be = dg_backend_open("cpu", &opt, &why);
     if (!be && strcmp(why, "no such instruction set on this machine") != 0) fail_msg("%s", why);
@@ -72,7 +76,8 @@ static inline void mat_random_blocks(dg_mat m, uint64_t *seed) {
         for (int32_t i = 0; i < m.cols / info->block_len; i++, b += info->block_size) {
             float most;
             do {
-                for (int32_t k = 0; k < info->block_size; k++) b[k] = (uint8_t)(128 * test_random(seed) + 128);
+                for (int32_t k = 0; k < info->block_size; k++)
+                    b[k] = (uint8_t)(128 * test_random(seed) + 128);
                 dg_dequant_row(m.dtype, b, value, (size_t)info->block_len);
                 most = 0;
                 for (int32_t k = 0; k < info->block_len; k++)
@@ -96,20 +101,23 @@ static inline void check_same_at(dg_mat a, dg_mat b, const char *what, const cha
     assert_int_equal(a.rows, b.rows);
     assert_int_equal(a.cols, b.cols);
     for (int32_t r = 0; r < a.rows; r++) {
-        if (memcmp(dg_mat_row(&a, r), dg_mat_row(&b, r), dg_dtype_bytes(a.dtype, (size_t)a.cols)) == 0) continue;
+        if (memcmp(dg_mat_row(&a, r), dg_mat_row(&b, r), dg_dtype_bytes(a.dtype, (size_t)a.cols)) == 0)
+            continue;
         int32_t c = 0;
         if (a.dtype == DG_F32)
             while (memcmp(f32_at(a, r, c), f32_at(b, r, c), sizeof(float)) == 0) c++;
         print_error("%s: row %d column %d: %.9g is not %.9g\n", what, r, c,
-                    a.dtype == DG_F32 ? (double)*f32_at(a, r, c) : 0, a.dtype == DG_F32 ? (double)*f32_at(b, r, c) : 0);
+                    a.dtype == DG_F32 ? (double)*f32_at(a, r, c) : 0,
+                    a.dtype == DG_F32 ? (double)*f32_at(b, r, c) : 0);
         _fail(file, line);
     }
 }
 
 /* |got - want| <= tol * scale for every element; want and scale are [rows*cols] in double. */
-#define check_scaled(got, want, scale, tol, what) check_scaled_at((got), (want), (scale), (tol), (what), __FILE__, __LINE__)
-static inline void check_scaled_at(dg_mat got, const double *want, const double *scale, double tol, const char *what,
-                                   const char *file, int line) {
+#define check_scaled(got, want, scale, tol, what) \
+    check_scaled_at((got), (want), (scale), (tol), (what), __FILE__, __LINE__)
+static inline void check_scaled_at(dg_mat got, const double *want, const double *scale, double tol,
+                                   const char *what, const char *file, int line) {
     for (int32_t r = 0; r < got.rows; r++)
         for (int32_t c = 0; c < got.cols; c++) {
             const size_t i = (size_t)r * (size_t)got.cols + (size_t)c;
@@ -123,7 +131,8 @@ static inline void check_scaled_at(dg_mat got, const double *want, const double 
 
 /* The gaps behind the rows still hold what mat_new put there. */
 static inline void check_gaps(dg_mat m) {
-    const size_t used = dg_dtype_bytes(m.dtype, (size_t)m.cols), all = dg_dtype_bytes(m.dtype, (size_t)m.stride);
+    const size_t used = dg_dtype_bytes(m.dtype, (size_t)m.cols),
+                 all = dg_dtype_bytes(m.dtype, (size_t)m.stride);
     for (int32_t r = 0; r < m.rows; r++)
         for (size_t i = used; i < all; i++) assert_int_equal(((uint8_t *)dg_mat_row(&m, r))[i], 0xab);
 }

@@ -10,15 +10,15 @@ typedef struct shape {
 } shape;
 
 static const shape cases[] = {
-    {1, 1, 16, 0, DG_F32, DG_MASK_CAUSAL, 0, 1, 1},      {1, 1, 1, 0, DG_F32, DG_MASK_CAUSAL, 3, 2, 2},
-    {3, 1, 64, 0, DG_F32, DG_MASK_CAUSAL, 100, 1, 1},    {9, 3, 64, 0, DG_F16, DG_MASK_CAUSAL, 300, 1, 1},
-    {9, 3, 64, 0, DG_F32, DG_MASK_BITS, 77, 33, 33},     {4, 4, 80, 0, DG_BF16, DG_MASK_CAUSAL, 0, 40, 40},
-    {4, 2, 24, 0, DG_F16, DG_MASK_FULL, 50, 16, 16},     {8, 2, 128, 0, DG_BF16, DG_MASK_BITS, 200, 20, 7},
-    {5, 1, 40, 0, DG_F32, DG_MASK_FULL, 0, 9, 9},        {6, 1, 256, 0, DG_F32, DG_MASK_CAUSAL, 31, 5, 3},
-    {3, 1, 24, 8, DG_F32, DG_MASK_CAUSAL, 20, 12, 12},   {3, 3, 32, 1, DG_F16, DG_MASK_CAUSAL, 20, 3, 3},
-    {2, 1, 96, 16, DG_F32, DG_MASK_BITS, 64, 40, 40},    {2, 2, 24, 5, DG_BF16, DG_MASK_FULL, 3, 10, 10},
-    {7, 1, 33, 64, DG_F32, DG_MASK_CAUSAL, 500, 9, 4},   {16, 16, 17, 0, DG_F16, DG_MASK_BITS, 0, 256, 5},
-    {2, 1, 48, 7, DG_F32, DG_MASK_CAUSAL, 2, 1, 1},      {3, 1, 64, 0, DG_F32, DG_MASK_CAUSAL, 1500, 300, 3},
+    {1, 1, 16, 0, DG_F32, DG_MASK_CAUSAL, 0, 1, 1},    {1, 1, 1, 0, DG_F32, DG_MASK_CAUSAL, 3, 2, 2},
+    {3, 1, 64, 0, DG_F32, DG_MASK_CAUSAL, 100, 1, 1},  {9, 3, 64, 0, DG_F16, DG_MASK_CAUSAL, 300, 1, 1},
+    {9, 3, 64, 0, DG_F32, DG_MASK_BITS, 77, 33, 33},   {4, 4, 80, 0, DG_BF16, DG_MASK_CAUSAL, 0, 40, 40},
+    {4, 2, 24, 0, DG_F16, DG_MASK_FULL, 50, 16, 16},   {8, 2, 128, 0, DG_BF16, DG_MASK_BITS, 200, 20, 7},
+    {5, 1, 40, 0, DG_F32, DG_MASK_FULL, 0, 9, 9},      {6, 1, 256, 0, DG_F32, DG_MASK_CAUSAL, 31, 5, 3},
+    {3, 1, 24, 8, DG_F32, DG_MASK_CAUSAL, 20, 12, 12}, {3, 3, 32, 1, DG_F16, DG_MASK_CAUSAL, 20, 3, 3},
+    {2, 1, 96, 16, DG_F32, DG_MASK_BITS, 64, 40, 40},  {2, 2, 24, 5, DG_BF16, DG_MASK_FULL, 3, 10, 10},
+    {7, 1, 33, 64, DG_F32, DG_MASK_CAUSAL, 500, 9, 4}, {16, 16, 17, 0, DG_F16, DG_MASK_BITS, 0, 256, 5},
+    {2, 1, 48, 7, DG_F32, DG_MASK_CAUSAL, 2, 1, 1},    {3, 1, 64, 0, DG_F32, DG_MASK_CAUSAL, 1500, 300, 3},
 };
 
 typedef struct scene {
@@ -96,36 +96,51 @@ static void reference(const scene *c, dg_mat k, dg_mat v, int32_t i, int32_t h, 
         want[d] = 0;
         scale[d] = 1;
         for (int32_t r = 0; r < n; r++)
-            if (score[r] > -INFINITY) want[d] += exp(score[r] - max) / sum * (double)*f32_at(v, r, g * hd + d);
+            if (score[r] > -INFINITY)
+                want[d] += exp(score[r] - max) / sum * (double)*f32_at(v, r, g * hd + d);
     }
     free(score);
 }
 
+static void check_scene(dg_backend *be, scene *c, const char *name) {
+    const dg_attn_seg *s = &c->seg;
+    const int32_t heads = c->shape.n_head, hd = c->shape.head_dim;
+    dg_mat k = mat_f32(c->k), v = mat_f32(c->v), before = mat_f32(c->out);
+    const size_t cols = (size_t)(heads * hd);
+    double *want = malloc(sizeof(double) * cols * (size_t)s->n),
+           *scale = malloc(sizeof(double) * cols * (size_t)s->n);
+    for (int32_t i = 0; i < s->n; i++)
+        for (int32_t h = 0; h < heads; h++) {
+            const size_t at = (size_t)i * cols + (size_t)(h * hd);
+            reference(c, k, v, i, h, want + at, scale + at);
+        }
+    be->ops->attention(be, c->out, c->q, s, 1, &c->shape);
+    char what[100];
+    snprintf(what, sizeof what, "%s, %s", dg_backend_describe(be), name);
+    check_scaled(dg_mat_rows(c->out, 1, s->n), want, scale, 5e-6, what);
+    check_same(dg_mat_rows(c->out, 0, 1), dg_mat_rows(before, 0, 1), "row before the segment");
+    check_same(dg_mat_rows(c->out, 1 + s->n, 2), dg_mat_rows(before, 1 + s->n, 2), "rows behind the segment");
+    check_gaps(c->out);
+    mat_free(k);
+    mat_free(v);
+    mat_free(before);
+    free(want);
+    free(scale);
+}
+
 static void against_reference(dg_backend *be) {
     for (size_t t = 0; t < sizeof cases / sizeof *cases; t++) {
-        const shape s = cases[t];
         uint64_t seed = t + 1;
-        scene c = scene_new(s, &seed);
-        dg_mat k = mat_f32(c.k), v = mat_f32(c.v), before = mat_f32(c.out);
-        const size_t cols = (size_t)(s.heads * s.hd);
-        double *want = malloc(sizeof(double) * cols * (size_t)s.n), *scale = malloc(sizeof(double) * cols * (size_t)s.n);
-        for (int32_t i = 0; i < s.n; i++)
-            for (int32_t h = 0; h < s.heads; h++) {
-                const size_t at = (size_t)i * cols + (size_t)(h * s.hd);
-                reference(&c, k, v, i, h, want + at, scale + at);
-            }
-        be->ops->attention(be, c.out, c.q, &c.seg, 1, &c.shape);
-        char what[100];
-        snprintf(what, sizeof what, "%s, case %zu", dg_backend_describe(be), t);
-        check_scaled(dg_mat_rows(c.out, 1, s.n), want, scale, 5e-6, what);
-        check_same(dg_mat_rows(c.out, 0, 1), dg_mat_rows(before, 0, 1), "row before the segment");
-        check_same(dg_mat_rows(c.out, 1 + s.n, 2), dg_mat_rows(before, 1 + s.n, 2), "rows behind the segment");
-        check_gaps(c.out);
-        mat_free(k);
-        mat_free(v);
-        mat_free(before);
-        free(want);
-        free(scale);
+        char name[20];
+        snprintf(name, sizeof name, "case %zu", t);
+        scene c = scene_new(cases[t], &seed);
+        check_scene(be, &c, name);
+        scene_free(&c);
+        if (!cases[t].window) continue;
+        /* the same with window rows that skip positions, and that start behind a gap */
+        c = scene_new(cases[t], &seed);
+        for (int32_t j = 0; j < c.seg.win; j++) c.pos[j] += 2 + (c.pos[j] - c.seg.len);
+        check_scene(be, &c, "positions with gaps");
         scene_free(&c);
     }
 }
@@ -145,12 +160,14 @@ static void tree_is_chain(dg_backend *be) {
         uint64_t seed = 40 + t;
         scene c = scene_new(s, &seed);
         be->ops->attention(be, c.out, c.q, &c.seg, 1, &c.shape);
-        dg_mat k = mat_new(s.dtype, s.len + s.win, c.k.cols, 0), v = mat_new(s.dtype, s.len + s.win, c.k.cols, 0);
+        dg_mat k = mat_new(s.dtype, s.len + s.win, c.k.cols, 0),
+               v = mat_new(s.dtype, s.len + s.win, c.k.cols, 0);
         dg_mat q = mat_new(DG_F32, s.win, c.q.cols, 0), out = mat_new(DG_F32, s.win, c.q.cols, 0);
         for (int32_t leaf = 0; leaf < s.win; leaf++) {
             int32_t idx[DG_TREE_MAX], depth = 0, pos[DG_TREE_MAX], row[MAX_KEYS];
             for (int32_t j = 0; j < s.win; j++)
-                if (c.bits[leaf * DG_MASK_WORDS + j / 64] >> (j % 64) & 1) idx[depth] = j + 1, pos[depth++] = c.pos[j];
+                if (c.bits[leaf * DG_MASK_WORDS + j / 64] >> (j % 64) & 1)
+                    idx[depth] = j + 1, pos[depth++] = c.pos[j];
             for (int32_t r = 0; r < s.len + depth; r++) row[r] = r < s.len ? r : s.len + idx[r - s.len] - 1;
             be->ops->rows_gather(be, dg_mat_rows(k, 0, s.len + depth), c.k, row);
             be->ops->rows_gather(be, dg_mat_rows(v, 0, s.len + depth), c.v, row);
@@ -158,11 +175,14 @@ static void tree_is_chain(dg_backend *be) {
             dg_attn_seg chain = {k, v, pos, NULL, s.len, depth, 0, depth, DG_MASK_CAUSAL};
             be->ops->attention(be, dg_mat_rows(out, 0, depth), dg_mat_rows(q, 0, depth), &chain, 1, &c.shape);
             for (int32_t d = 0; d < depth; d++)
-                check_same(dg_mat_rows(out, d, 1), dg_mat_rows(c.out, idx[d], 1), "path of a tree as a chain");
+                check_same(dg_mat_rows(out, d, 1), dg_mat_rows(c.out, idx[d], 1),
+                           "path of a tree as a chain");
             /* and the last of them as a plain step, everything before it committed */
-            const dg_attn_seg step = {k, v, pos + depth - 1, NULL, s.len + depth - 1, 1, 0, 1, DG_MASK_CAUSAL};
+            const dg_attn_seg step = {k, v, pos + depth - 1, NULL, s.len + depth - 1, 1,
+                                      0, 1, DG_MASK_CAUSAL};
             be->ops->attention(be, dg_mat_rows(out, 0, 1), dg_mat_rows(q, depth - 1, 1), &step, 1, &c.shape);
-            check_same(dg_mat_rows(out, 0, 1), dg_mat_rows(c.out, idx[depth - 1], 1), "path of a tree step by step");
+            check_same(dg_mat_rows(out, 0, 1), dg_mat_rows(c.out, idx[depth - 1], 1),
+                       "path of a tree step by step");
         }
         mat_free(k);
         mat_free(v);
@@ -180,7 +200,8 @@ static void test_tree_is_chain(void **state) {
 /* Two sequences in one call give what each gives alone, on any number of threads. */
 static void test_segments_and_threads(void **state) {
     (void)state;
-    const shape a = {6, 2, 40, 0, DG_F32, DG_MASK_CAUSAL, 211, 9, 9}, b = {6, 2, 40, 0, DG_F32, DG_MASK_BITS, 500, 17, 17};
+    const shape a = {6, 2, 40, 0, DG_F32, DG_MASK_CAUSAL, 211, 9, 9},
+                b = {6, 2, 40, 0, DG_F32, DG_MASK_BITS, 500, 17, 17};
     for (int isa = 0; isa < N_ISA; isa++) {
         uint64_t seed = 70;
         scene one = scene_new(a, &seed), two = scene_new(b, &seed);
@@ -224,9 +245,10 @@ static void rows_alone(dg_backend *be) {
             part.win = end;
             part.n = size[i];
             part.row0 = 0;
-            be->ops->attention(be, dg_mat_rows(out, 0, part.n), dg_mat_rows(c.q, 1 + end - part.n, part.n), &part, 1,
-                               &c.shape);
-            check_same(dg_mat_rows(out, 0, part.n), dg_mat_rows(c.out, 1 + end - part.n, part.n), "rows alone");
+            be->ops->attention(be, dg_mat_rows(out, 0, part.n), dg_mat_rows(c.q, 1 + end - part.n, part.n),
+                               &part, 1, &c.shape);
+            check_same(dg_mat_rows(out, 0, part.n), dg_mat_rows(c.out, 1 + end - part.n, part.n),
+                       "rows alone");
         }
     mat_free(out);
     scene_free(&c);
@@ -253,8 +275,10 @@ static void test_blind_row(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reference),  cmocka_unit_test(test_tree_is_chain),
-        cmocka_unit_test(test_segments_and_threads), cmocka_unit_test(test_rows_alone),
+        cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_tree_is_chain),
+        cmocka_unit_test(test_segments_and_threads),
+        cmocka_unit_test(test_rows_alone),
         cmocka_unit_test(test_blind_row),
     };
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);

@@ -9,7 +9,9 @@ typedef struct doubles {
     double *want, *scale;
 } doubles;
 
-static doubles doubles_new(size_t n) { return (doubles){calloc(n, sizeof(double)), calloc(n, sizeof(double))}; }
+static doubles doubles_new(size_t n) {
+    return (doubles){calloc(n, sizeof(double)), calloc(n, sizeof(double))};
+}
 
 static void doubles_free(doubles d) {
     free(d.want);
@@ -22,7 +24,8 @@ static void rms_norm(dg_backend *be) {
     for (int i = 0; i < N_WIDTH; i++) {
         const int32_t d = widths[i], n = 5;
         const float eps = 1e-5f;
-        dg_mat x = mat_new(DG_F32, n, d, 3), out = mat_new(DG_F32, n, d, 1), w = mat_new(w_dtype[i % 3], 1, d, 0);
+        dg_mat x = mat_new(DG_F32, n, d, 3), out = mat_new(DG_F32, n, d, 1),
+               w = mat_new(w_dtype[i % 3], 1, d, 0);
         mat_random(x, 3, &seed);
         mat_random(w, 1, &seed);
         dg_mat wf = mat_f32(w);
@@ -31,7 +34,8 @@ static void rms_norm(dg_backend *be) {
             double sum = 0;
             for (int32_t c = 0; c < d; c++) sum += (double)*f32_at(x, r, c) * (double)*f32_at(x, r, c);
             for (int32_t c = 0; c < d; c++) {
-                ref.want[r * d + c] = (double)*f32_at(x, r, c) / sqrt(sum / d + (double)eps) * (double)*f32_at(wf, 0, c);
+                ref.want[r * d + c] =
+                    (double)*f32_at(x, r, c) / sqrt(sum / d + (double)eps) * (double)*f32_at(wf, 0, c);
                 ref.scale[r * d + c] = fabs(ref.want[r * d + c]) + 1e-30;
             }
         }
@@ -96,7 +100,8 @@ static void swiglu_edges(dg_backend *be) {
     enum { N = 20 };
     float gate[N] = {INFINITY, -INFINITY, NAN, 0, -0.0f, 1e30f, -1e30f, 88, -88, 1e-30f}, up[N], out[N];
     for (int i = 0; i < N; i++) up[i] = 1;
-    be->ops->swiglu(be, dg_mat_make(out, DG_F32, 1, N), dg_mat_make(gate, DG_F32, 1, N), dg_mat_make(up, DG_F32, 1, N));
+    be->ops->swiglu(be, dg_mat_make(out, DG_F32, 1, N), dg_mat_make(gate, DG_F32, 1, N),
+                    dg_mat_make(up, DG_F32, 1, N));
     assert_true(out[0] == INFINITY && isnan(out[2]) && out[3] == 0 && out[4] == 0 && out[5] == 1e30f);
     assert_true(out[7] == 88 && fabsf(out[8]) < 1e-30f && fabsf(out[9] / 0.5e-30f - 1) < 1e-6f);
 }
@@ -165,7 +170,8 @@ static void test_rows_alone(void **state) {
             dg_backend *be = open_cpu(isa_name[isa], threads);
             if (!be) break;
             uint64_t seed = 4;
-            dg_mat x = mat_new(DG_F32, N_ROW, D, 0), up = mat_new(DG_F32, N_ROW, D, 0), w = mat_new(DG_F32, 1, D, 0);
+            dg_mat x = mat_new(DG_F32, N_ROW, D, 0), up = mat_new(DG_F32, N_ROW, D, 0),
+                   w = mat_new(DG_F32, 1, D, 0);
             mat_random(x, 1, &seed);
             mat_random(up, 1, &seed);
             mat_random(w, 1, &seed);
@@ -176,7 +182,8 @@ static void test_rows_alone(void **state) {
                 for (int32_t r = 0; r < N_ROW; r += whole ? N_ROW : 1) {
                     const int32_t n = whole ? N_ROW : 1;
                     be->ops->rms_norm(be, dg_mat_rows(out[0], r, n), dg_mat_rows(x, r, n), w, 1e-6f);
-                    be->ops->swiglu(be, dg_mat_rows(out[1], r, n), dg_mat_rows(x, r, n), dg_mat_rows(up, r, n));
+                    be->ops->swiglu(be, dg_mat_rows(out[1], r, n), dg_mat_rows(x, r, n),
+                                    dg_mat_rows(up, r, n));
                     be->ops->add(be, dg_mat_rows(out[2], r, n), dg_mat_rows(up, r, n));
                     be->ops->rope_table(be, dg_mat_rows(table, r, n), pos + r, freq, 1);
                     be->ops->rope(be, dg_mat_rows(out[3], r, n), dg_mat_rows(table, r, n), HEADS, false);
@@ -231,7 +238,8 @@ static void rows(dg_backend *be) {
     static const dg_dtype dtype[] = {DG_F32, DG_F16, DG_BF16};
     uint64_t seed = 6;
     for (int t = 0; t < 3; t++) {
-        dg_mat src = mat_new(DG_F32, 4, 51, 3), dst = mat_new(dtype[t], 9, 51, 2), want = mat_new(dtype[t], 4, 51, 0);
+        dg_mat src = mat_new(DG_F32, 4, 51, 3), dst = mat_new(dtype[t], 9, 51, 2),
+               want = mat_new(dtype[t], 4, 51, 0);
         mat_random(src, 70000, &seed); /* beyond the largest f16 now and then */
         *f32_at(src, 0, 0) = 1e-7f;
         *f32_at(src, 0, 1) = INFINITY;
@@ -300,9 +308,10 @@ static void test_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm),   cmocka_unit_test(test_swiglu_and_add), cmocka_unit_test(test_swiglu_edges),
-        cmocka_unit_test(test_rope),       cmocka_unit_test(test_rows_alone),     cmocka_unit_test(test_embed),
-        cmocka_unit_test(test_rows),       cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_rms_norm),     cmocka_unit_test(test_swiglu_and_add),
+        cmocka_unit_test(test_swiglu_edges), cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_rows_alone),   cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_rows),         cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests_name("elementwise", tests, NULL, NULL);
 }

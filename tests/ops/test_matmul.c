@@ -8,13 +8,13 @@ typedef struct shape {
 } shape;
 
 static const shape plain_shape[] = {
-    {1, 1, 1, 0, 0},    {1, 3, 7, 0, 1},    {2, 5, 16, 1, 0},    {3, 4, 17, 1, 1},   {4, 9, 31, 0, 0},
-    {5, 17, 33, 0, 1},  {1, 70, 48, 1, 0},  {7, 13, 144, 0, 0},  {1, 33, 576, 0, 1}, {8, 6, 1000, 1, 1},
+    {1, 1, 1, 0, 0},     {1, 3, 7, 0, 1},    {2, 5, 16, 1, 0},   {3, 4, 17, 1, 1},    {4, 9, 31, 0, 0},
+    {5, 17, 33, 0, 1},   {1, 70, 48, 1, 0},  {7, 13, 144, 0, 0}, {1, 33, 576, 0, 1},  {8, 6, 1000, 1, 1},
     {6, 10, 1536, 0, 0}, {16, 40, 80, 0, 0}, {65, 12, 96, 1, 0}, {70, 9, 2100, 0, 1}, {2, 300, 600, 0, 0},
 };
 static const shape block_shape[] = {
-    {1, 1, 256, 0, 0},   {1, 9, 512, 1, 0}, {2, 5, 256, 0, 1},  {3, 7, 768, 0, 0}, {4, 12, 1024, 1, 1},
-    {5, 6, 512, 0, 0},   {9, 3, 2560, 0, 0}, {66, 10, 256, 0, 1}, {1, 200, 1536, 0, 0},
+    {1, 1, 256, 0, 0}, {1, 9, 512, 1, 0},  {2, 5, 256, 0, 1},   {3, 7, 768, 0, 0},    {4, 12, 1024, 1, 1},
+    {5, 6, 512, 0, 0}, {9, 3, 2560, 0, 0}, {66, 10, 256, 0, 1}, {1, 200, 1536, 0, 0},
 };
 
 typedef struct operands {
@@ -23,7 +23,9 @@ typedef struct operands {
 
 static operands operands_new(shape s, dg_dtype dtype, uint64_t *seed) {
     const int32_t gap = dg_dtype_get(dtype)->block_len;
-    operands o = {mat_new(DG_F32, s.n, s.k, 3), mat_new(dtype, s.m, s.k, s.k % 2 ? gap : 0), {0},
+    operands o = {mat_new(DG_F32, s.n, s.k, 3),
+                  mat_new(dtype, s.m, s.k, s.k % 2 ? gap : 0),
+                  {0},
                   mat_new(DG_F32, s.n, s.m, 5)};
     mat_random(o.x, 1, seed);
     mat_random(o.out, 1, seed);
@@ -69,12 +71,13 @@ static void reference(shape s, const operands *o, double *want, double *scale) {
 static void check_shape(dg_backend *be, shape s, dg_dtype dtype) {
     uint64_t seed = (uint64_t)(s.n * 131 + s.m * 17 + s.k) + dtype;
     operands o = operands_new(s, dtype, &seed);
-    double *want = malloc(sizeof(double) * (size_t)(s.n * s.m)), *scale = malloc(sizeof(double) * (size_t)(s.n * s.m));
+    double *want = malloc(sizeof(double) * (size_t)(s.n * s.m)),
+           *scale = malloc(sizeof(double) * (size_t)(s.n * s.m));
     reference(s, &o, want, scale);
     be->ops->matmul(be, o.out, o.x, o.w, o.bias, s.add);
     char what[160];
-    snprintf(what, sizeof what, "%s, %s, n %d m %d k %d", dg_backend_describe(be), dg_dtype_get(dtype)->name, s.n, s.m,
-             s.k);
+    snprintf(what, sizeof what, "%s, %s, n %d m %d k %d", dg_backend_describe(be), dg_dtype_get(dtype)->name,
+             s.n, s.m, s.k);
     check_scaled(o.out, want, scale, 1e-6, what);
     check_gaps(o.out);
     free(want);
@@ -87,7 +90,8 @@ static void all_types(dg_backend *be) {
         if (!dg_dtype_is_weight((dg_dtype)t)) continue;
         const bool plain = dg_dtype_get((dg_dtype)t)->block_len == 1;
         const shape *shapes = plain ? plain_shape : block_shape;
-        const size_t n = plain ? sizeof plain_shape / sizeof *plain_shape : sizeof block_shape / sizeof *block_shape;
+        const size_t n =
+            plain ? sizeof plain_shape / sizeof *plain_shape : sizeof block_shape / sizeof *block_shape;
         for (size_t i = 0; i < n; i++) check_shape(be, shapes[i], (dg_dtype)t);
     }
 }
@@ -124,8 +128,8 @@ static void test_packed_is_decoded(void **state) {
 
 /* Rows [first, first+n) of a batch of 70 computed as a batch of their own. */
 static void rows_alone(dg_backend *be) {
-    static const dg_dtype dtype[] = {DG_F32, DG_F16, DG_BF16, DG_Q8_0, DG_Q4_0, DG_Q4_1, DG_Q5_1, DG_Q4_K, DG_Q5_K,
-                                     DG_Q6_K};
+    static const dg_dtype dtype[] = {DG_F32,  DG_F16,  DG_BF16, DG_Q8_0, DG_Q4_0,
+                                     DG_Q4_1, DG_Q5_1, DG_Q4_K, DG_Q5_K, DG_Q6_K};
     static const int32_t length[] = {256, 2304};
     static const int32_t n[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 31, 33, 64, 65};
     uint64_t seed = 6;
@@ -137,8 +141,10 @@ static void rows_alone(dg_backend *be) {
             dg_mat out = mat_new(DG_F32, 70, s.m, 1);
             for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
                 const int32_t first = (int32_t)(i * 11) % (71 - n[i]);
-                be->ops->matmul(be, dg_mat_rows(out, 0, n[i]), dg_mat_rows(o.x, first, n[i]), o.w, o.bias, false);
-                check_same(dg_mat_rows(out, 0, n[i]), dg_mat_rows(o.out, first, n[i]), dg_dtype_get(dtype[t])->name);
+                be->ops->matmul(be, dg_mat_rows(out, 0, n[i]), dg_mat_rows(o.x, first, n[i]), o.w, o.bias,
+                                false);
+                check_same(dg_mat_rows(out, 0, n[i]), dg_mat_rows(o.out, first, n[i]),
+                           dg_dtype_get(dtype[t])->name);
             }
             mat_free(out);
             operands_free(o);

@@ -44,7 +44,8 @@ static void fill_row(float *x, int32_t n, int kind, uint64_t *seed) {
 }
 
 static void top_k(dg_backend *be) {
-    static const int32_t length[] = {1, 2, 17, 64, 257, 1000, 5000, 50000}, count[] = {1, 2, 8, 20, 64, 200, 256};
+    static const int32_t length[] = {1, 2, 17, 64, 257, 1000, 5000, 50000},
+                         count[] = {1, 2, 8, 20, 64, 200, 256};
     uint64_t seed = 1;
     for (size_t l = 0; l < sizeof length / sizeof *length; l++)
         for (size_t c = 0; c < sizeof count / sizeof *count; c++) {
@@ -95,7 +96,8 @@ static void test_noise(void **state) {
     /* log: against libm, over all exponents and near 1 */
     uint64_t seed = 2;
     for (int i = 0; i < 200000; i++) {
-        const float u = test_random(&seed), x = i % 2 ? ldexpf(1.5f + u / 2, i % 250 - 125) : 1 + u * 0x1p-10f;
+        const float u = test_random(&seed),
+                    x = i % 2 ? ldexpf(1.5f + u / 2, i % 250 - 125) : 1 + u * 0x1p-10f;
         const double want = log((double)x);
         assert_true(fabs((double)dg_log_f32(x) - want) <= 1.5e-7 * fabs(want) + 1e-12);
     }
@@ -110,7 +112,8 @@ static void test_noise(void **state) {
     const double mean = sum / n, variance = square / n - mean * mean;
     assert_true(fabs(mean - 0.5772157) < 5 * 1.2825 / 1024);
     assert_true(fabs(variance - 1.6449341) < 0.02);
-    assert_true(dg_gumbel(0) > -3 && dg_gumbel(0) < -2 && dg_gumbel(UINT32_MAX) > 16 && dg_gumbel(UINT32_MAX) < 17);
+    assert_true(dg_gumbel(0) > -3 && dg_gumbel(0) < -2 && dg_gumbel(UINT32_MAX) > 16 &&
+                dg_gumbel(UINT32_MAX) < 17);
 }
 
 /* Philox4x32-10: the known answers that Random123 publishes for counters and keys of zeros and of ones. */
@@ -124,7 +127,8 @@ static void test_philox(void **state) {
 
 /* ---- sample ---- */
 
-static int32_t sample_one(dg_backend *be, const float *x, int32_t n, int32_t pos, const dg_sampling *s, float *logp) {
+static int32_t sample_one(dg_backend *be, const float *x, int32_t n, int32_t pos, const dg_sampling *s,
+                          float *logp) {
     int32_t id = -1;
     float p;
     be->ops->sample(be, &id, logp ? logp : &p, dg_mat_make((void *)(uintptr_t)x, DG_F32, 1, n), &pos, s);
@@ -147,7 +151,8 @@ static void greedy(dg_backend *be) {
             const int32_t id = sample_one(be, x, n, 5, &s, &logp);
             assert_int_equal(id, isnan(x[want]) || x[want] == -INFINITY ? 0 : want);
             if (x[id] > -INFINITY)
-                assert_true(fabs((double)logp - ((double)x[id] - log_sum(x, n))) < 3e-6 * (1 + fabs((double)logp)));
+                assert_true(fabs((double)logp - ((double)x[id] - log_sum(x, n))) <
+                            3e-6 * (1 + fabs((double)logp)));
             else
                 assert_true(logp == -INFINITY);
         }
@@ -160,7 +165,8 @@ static void test_greedy(void **state) {
 }
 
 /* Chi-square of `draws` samples against the exact probabilities; small cells are merged. */
-static void check_distribution(dg_backend *be, const float *x, int32_t n, const dg_sampling *s, const double *p) {
+static void check_distribution(dg_backend *be, const float *x, int32_t n, const dg_sampling *s,
+                               const double *p) {
     enum { DRAWS = 20000, BATCH = 200 };
     int32_t *count = calloc((size_t)n, sizeof *count), id[BATCH], pos[BATCH];
     dg_mat rows = mat_new(DG_F32, BATCH, n, 0);
@@ -170,7 +176,9 @@ static void check_distribution(dg_backend *be, const float *x, int32_t n, const 
         be->ops->sample(be, id, NULL, rows, pos, s);
         for (int i = 0; i < BATCH; i++) {
             assert_in_range(id[i], 0, n - 1);
-            if (!(p[id[i]] > 0)) fail_msg("token %d is not among the kept (T %g k %d p %g min %g)", id[i], (double)s->temperature, s->top_k, (double)s->top_p, (double)s->min_p);
+            if (!(p[id[i]] > 0))
+                fail_msg("token %d is not among the kept (T %g, k %d, p %g, min-p %g)", id[i],
+                         (double)s->temperature, s->top_k, (double)s->top_p, (double)s->min_p);
             count[id[i]]++;
         }
     }
@@ -188,7 +196,8 @@ static void check_distribution(dg_backend *be, const float *x, int32_t n, const 
     }
     if (rest_want >= 10) chi += (rest - rest_want) * (rest - rest_want) / rest_want, cells++;
     const double df = cells - 1;
-    if (df > 0 && chi > df + 4.5 * sqrt(2 * df) + 6) fail_msg("chi-square %g with %g degrees of freedom", chi, df);
+    if (df > 0 && chi > df + 4.5 * sqrt(2 * df) + 6)
+        fail_msg("chi-square %g with %g degrees of freedom", chi, df);
     mat_free(rows);
     free(count);
 }
@@ -211,9 +220,18 @@ static void distribution(dg_backend *be) {
         }
 }
 
+/* The draws of one thread and of several are compared elsewhere. */
+static void on_every_isa(void (*body)(dg_backend *be)) {
+    for (int i = 0; i < N_ISA; i++) {
+        dg_backend *be = open_cpu(isa_name[i], 2);
+        if (be) body(be);
+        dg_backend_close(be);
+    }
+}
+
 static void test_distribution(void **state) {
     (void)state;
-    on_every_cpu(distribution);
+    on_every_isa(distribution);
 }
 
 /* Filters: what may come out, by sorting; probabilities of the kept tokens stay in proportion. */
@@ -237,7 +255,8 @@ static void filtered(dg_backend *be) {
         for (int32_t i = 0; i < N; i++) x[i] = 3 * test_random(&seed), all[i] = (entry){x[i], i};
         qsort(all, N, sizeof *all, by_rank);
         const int32_t k = s.top_k > 0 && s.top_k < N ? s.top_k : N;
-        for (int32_t i = 0; i < N; i++) p[all[i].id] = i < k ? exp((double)(all[i].value / s.temperature)) : 0;
+        for (int32_t i = 0; i < N; i++)
+            p[all[i].id] = i < k ? exp((double)(all[i].value / s.temperature)) : 0;
         for (int32_t i = 0; i < N; i++) sum += p[i];
         double before = 0;
         for (int32_t i = 0; i < N; i++) { /* p[all[0]] is the best */
@@ -255,14 +274,15 @@ static void filtered(dg_backend *be) {
 
 static void test_filtered(void **state) {
     (void)state;
-    on_every_cpu(filtered);
+    on_every_isa(filtered);
 }
 
 static void edges(dg_backend *be) {
     enum { N = 700 };
     float x[N], logp;
     const dg_sampling hot = {.temperature = 100, .seed = 8}, one = {.temperature = 1, .seed = 9},
-                      tiny = {.temperature = 1e-30f, .seed = 10}, k = {.temperature = 2, .top_k = 600, .top_p = 0.99f};
+                      tiny = {.temperature = 1e-30f, .seed = 10},
+                      k = {.temperature = 2, .top_k = 600, .top_p = 0.99f};
     for (int32_t pos = 0; pos < 200; pos++) {
         for (int i = 0; i < N; i++) x[i] = i == 333 || i == 612 ? (float)i : -INFINITY;
         const int32_t id = sample_one(be, x, N, pos, &hot, NULL);
@@ -306,7 +326,8 @@ static void test_same_everywhere(void **state) {
     dg_mat x = mat_new(DG_F32, ROWS, N, 0);
     for (int32_t r = 0; r < ROWS; r++)
         for (int32_t i = 0; i < N; i++)
-            *f32_at(x, r, i) = 3 * (test_random(&seed) + test_random(&seed) + test_random(&seed) * test_random(&seed) * 3);
+            *f32_at(x, r, i) =
+                3 * (test_random(&seed) + test_random(&seed) + test_random(&seed) * test_random(&seed) * 3);
     int32_t pos[ROWS];
     for (int32_t r = 0; r < ROWS; r++) pos[r] = 1000 - r;
     for (size_t c = 0; c < sizeof setting / sizeof *setting; c++) {
@@ -322,7 +343,8 @@ static void test_same_everywhere(void **state) {
                 any = true;
                 for (int32_t r = 0; r < ROWS; r += 13) {
                     float alone;
-                    assert_int_equal(sample_one(be, f32_at(x, r, 0), N, pos[r], &setting[c], &alone), first[r]);
+                    assert_int_equal(sample_one(be, f32_at(x, r, 0), N, pos[r], &setting[c], &alone),
+                                     first[r]);
                     assert_true(alone == logp[r]);
                 }
                 dg_backend_close(be);
@@ -336,7 +358,8 @@ static void test_same_everywhere(void **state) {
             float most = -INFINITY, max = -INFINITY;
             for (int32_t i = 0; i < N; i++) max = fmaxf(max, *f32_at(x, r, i));
             for (int32_t i = 0; i < N; i++) {
-                const float v = *f32_at(x, r, i) - max + dg_token_noise(setting[c].seed, (uint32_t)pos[r], (uint32_t)i);
+                const float v =
+                    *f32_at(x, r, i) - max + dg_token_noise(setting[c].seed, (uint32_t)pos[r], (uint32_t)i);
                 if (v > most) most = v, best = i;
             }
             assert_int_equal(first[r], best);
@@ -347,8 +370,9 @@ static void test_same_everywhere(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_top_k),        cmocka_unit_test(test_noise),    cmocka_unit_test(test_philox),
-        cmocka_unit_test(test_greedy),       cmocka_unit_test(test_distribution), cmocka_unit_test(test_filtered),
+        cmocka_unit_test(test_top_k),        cmocka_unit_test(test_noise),
+        cmocka_unit_test(test_philox),       cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_distribution), cmocka_unit_test(test_filtered),
         cmocka_unit_test(test_edges),        cmocka_unit_test(test_same_everywhere),
     };
     return cmocka_run_group_tests_name("select", tests, NULL, NULL);

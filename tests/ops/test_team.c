@@ -11,52 +11,57 @@
 
 /* ---- team ---- */
 
+enum { MAX_CHUNKS = 300 };
+
 typedef struct counts {
-    atomic_int ran[64];
-    int32_t n;
-    int plain; /* written by worker 0, read by all in the next run: the team orders it */
-    atomic_int wrong;
+    atomic_int ran[MAX_CHUNKS], busy[64], wrong;
+    int32_t n_worker, n_chunk;
+    int plain; /* written in one job, read in the next: the team orders them */
 } counts;
 
-static void count(void *arg, int32_t worker, int32_t n_worker) {
+static void count(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     counts *c = arg;
-    atomic_fetch_add(&c->ran[worker], 1);
-    if (n_worker != c->n) atomic_fetch_add(&c->wrong, 1);
+    if (n_chunk != c->n_chunk || worker < 0 || worker >= c->n_worker) atomic_fetch_add(&c->wrong, 1);
+    if (atomic_fetch_add(&c->busy[worker], 1) != 0)
+        atomic_fetch_add(&c->wrong, 1); /* two at once on one scratch */
+    atomic_fetch_add(&c->ran[chunk], 1);
+    atomic_fetch_sub(&c->busy[worker], 1);
 }
 
-static void write_plain(void *arg, int32_t worker, int32_t n_worker) {
+static void write_plain(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     counts *c = arg;
-    (void)n_worker;
-    if (worker == 0) c->plain++;
+    (void)worker, (void)n_chunk;
+    if (chunk == 0) c->plain++;
 }
 
-static void read_plain(void *arg, int32_t worker, int32_t n_worker) {
+static void read_plain(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     counts *c = arg;
-    (void)n_worker;
-    if (c->plain != atomic_load(&c->ran[worker])) atomic_fetch_add(&c->wrong, 1);
+    (void)worker, (void)n_chunk;
+    if (c->plain != atomic_load(&c->ran[chunk])) atomic_fetch_add(&c->wrong, 1);
 }
 
 static void test_team(void **state) {
     (void)state;
-    static const int32_t size[] = {1, 2, 3, 8, 33}, spin[] = {0, 50, 2000};
+    static const int32_t size[] = {1, 2, 3, 8, 33}, spin[] = {0, 50, 2000}, chunks[] = {1, 2, 7, MAX_CHUNKS};
     for (size_t i = 0; i < 5; i++)
-        for (size_t k = 0; k < (size[i] > 8 ? 2 : 3); k++) {
-            const int32_t n = size[i], runs = n > 8 ? 100 : 300;
-            void *mem = dg_mem_alloc(dg_team_bytes(n));
-            dg_team *team = dg_team_open(mem, n, spin[k]);
-            assert_non_null(team);
-            counts c = {.n = n};
-            for (int r = 1; r <= runs; r++) {
-                dg_team_run(team, count, &c);
-                dg_team_run(team, write_plain, &c);
-                dg_team_run(team, read_plain, &c);
-                if (r % 100 == 0) usleep(3000); /* long enough to fall asleep */
+        for (size_t k = 0; k < (size[i] > 8 ? 2 : 3); k++)
+            for (size_t m = 0; m < 4; m++) {
+                const int32_t n = size[i], runs = n > 8 ? 30 : 100;
+                void *mem = dg_mem_alloc(dg_team_bytes(n));
+                dg_team *team = dg_team_open(mem, n, spin[k]);
+                assert_non_null(team);
+                counts c = {.n_worker = n, .n_chunk = chunks[m]};
+                for (int r = 1; r <= runs; r++) {
+                    dg_team_run(team, c.n_chunk, count, &c);
+                    dg_team_run(team, 2, write_plain, &c);
+                    dg_team_run(team, c.n_chunk, read_plain, &c);
+                    if (r % 50 == 0) usleep(3000); /* long enough to fall asleep */
+                }
+                for (int32_t w = 0; w < c.n_chunk; w++) assert_int_equal(c.ran[w], runs);
+                assert_int_equal(c.wrong, 0);
+                dg_team_close(team);
+                dg_mem_free(mem);
             }
-            for (int32_t w = 0; w < n; w++) assert_int_equal(c.ran[w], runs);
-            assert_int_equal(c.wrong, 0);
-            dg_team_close(team);
-            dg_mem_free(mem);
-        }
 }
 
 static void test_split(void **state) {
@@ -134,8 +139,8 @@ static void test_callers(void **state) {
 static void test_open(void **state) {
     (void)state;
     const char *why = NULL;
-    dg_backend_options opt = {.threads = 2, .max_keys = 100, .max_vocab = 1000, .alloc = dg_mem_alloc,
-                              .free = dg_mem_free};
+    dg_backend_options opt = {
+        .threads = 2, .max_keys = 100, .max_vocab = 1000, .alloc = dg_mem_alloc, .free = dg_mem_free};
     assert_null(dg_backend_open("abacus", &opt, &why));
     assert_string_equal(why, "no such backend");
     assert_null(dg_backend_open("abacus", &opt, NULL));
@@ -178,8 +183,8 @@ static void *counted_alloc(size_t bytes) {
 static void test_memory(void **state) {
     (void)state;
     const char *why = NULL;
-    dg_backend_options opt = {.threads = 3, .max_keys = 777, .max_vocab = 54321, .alloc = counted_alloc,
-                              .free = dg_mem_free};
+    dg_backend_options opt = {
+        .threads = 3, .max_keys = 777, .max_vocab = 54321, .alloc = counted_alloc, .free = dg_mem_free};
     counted = 0;
     dg_backend *be = dg_backend_open("cpu", &opt, &why);
     assert_non_null(be);
@@ -228,8 +233,8 @@ static void test_no_threads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_team),   cmocka_unit_test(test_split),  cmocka_unit_test(test_callers),
-        cmocka_unit_test(test_open),   cmocka_unit_test(test_memory), cmocka_unit_test(test_no_threads),
+        cmocka_unit_test(test_team), cmocka_unit_test(test_split),  cmocka_unit_test(test_callers),
+        cmocka_unit_test(test_open), cmocka_unit_test(test_memory), cmocka_unit_test(test_no_threads),
     };
     return cmocka_run_group_tests_name("team", tests, NULL, NULL);
 }
