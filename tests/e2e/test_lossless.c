@@ -107,7 +107,7 @@ static int list_arms(const grid *g, arm *a) {
     if (g->dflash) {
         a[n++] = (arm){"graft-tail", {{"dflash", g->dflash, NULL}, {"graft", NULL, "tau=0.4"}}, 2};
         a[n++] = (arm){"graft-tail-tree", {{"dflash", g->dflash, "width=8"}, {"graft", NULL, "tree=1"}}, 2};
-        a[n++] = (arm){"fused", {{"dflash", g->dflash, "width=8"}, {"fused", NULL, NULL}}, 2};
+        a[n++] = (arm){"fused", {{"dflash", g->dflash, "width=8,adapt=1"}, {"fused", NULL, NULL}}, 2};
         a[n++] = (arm){"dflash chain", {{"dflash", g->dflash, NULL}}, 1};
         a[n++] = (arm){"dflash tree", {{"dflash", g->dflash, "tree=1"}}, 1};
         a[n++] = (arm){"ngram + dflash tree", {{"ngram", NULL, NULL}, {"dflash", g->dflash, "tree=1,chain=3"}}, 2};
