@@ -4,6 +4,9 @@
  * observe: features -> fc -> hidden_norm -> every layer's K and V at the committed positions. propose: an ordinary pass
  * of ordinary layers over the block, whose own K and V are dropped again; row j predicts the token at root + j. */
 #include "dflash/dflash.h"
+
+#include <math.h>
+
 #include "dflash/best_first.h"
 #include "dflash/draft_vocab.h"
 #include "dflash/fuse.h"
@@ -16,7 +19,10 @@ typedef struct dflash {
 
     bool tree;      /* best-first over the marginals; else their greedy chain */
     int32_t chain;  /* tree: leading tokens of the chain that always stay */
-    int32_t block;  /* rows of a pass, root included */
+    int32_t block;  /* rows of a pass, root included, at most */
+    bool adapt;     /* only as many as drafts were accepted for lately */
+    int32_t rows;   /* of the next pass */
+    float reach;    /* how deep they were, slowly forgotten */
     int32_t width;  /* candidates a position; without tree only for the drafters that read the offer */
 
     dg_kv kv;
@@ -64,8 +70,11 @@ static dg_status read_params(dflash *d, const dg_drafter_env *env) {
     const dg_param table[] = {{"tree", DG_PARAM_BOOL, &d->tree, 0, 1},
                               {"chain", DG_PARAM_INT, &d->chain, 0, DG_TREE_MAX - 1},
                               {"block", DG_PARAM_INT, &d->block, 2, full},
+                              {"adapt", DG_PARAM_BOOL, &d->adapt, 0, 1},
                               {"width", DG_PARAM_INT, &d->width, 1, DG_TREE_MAX - 1}};
     DG_TRY(dg_params_parse("dflash", env->params, table, sizeof table / sizeof *table));
+    d->rows = d->block;
+    d->reach = d->block < 4 ? (float)d->block : 4;
     /* DDTree branches as wide as its budget */
     if (!d->width) d->width = d->tree && env->budget > 0 ? env->budget : 1;
     if (d->width > d->vocab.head.rows) d->width = d->vocab.head.rows;
@@ -133,6 +142,18 @@ static void dflash_memory(const dg_drafter *base, uint64_t *weights, uint64_t *k
 
 /* ---- rounds ----------------------------------------------------------------------------------- */
 
+/* A weak drafter is rarely right far ahead, and rows cost the same everywhere: the next pass goes a little further than
+ * its own drafts were accepted lately. */
+static void adapt_rows(dflash *d, const dg_outcome *o) {
+    enum { AHEAD = 3, LEAST = 4 };
+    int32_t depth = 0;
+    for (int32_t i = 1; i < o->n; i++)
+        if (o->tree->source[o->path[i]] == d->base.env->source) depth = i;
+    d->reach = fmaxf((float)depth, 0.95f * d->reach);
+    const int32_t rows = (int32_t)(d->reach + 0.5f) + AHEAD, least = d->block < LEAST ? d->block : LEAST;
+    d->rows = rows < least ? least : rows < d->block ? rows : d->block;
+}
+
 static dg_status dflash_observe(dg_drafter *base, const dg_outcome *o) {
     dflash *d = (dflash *)base;
     dg_backend *be = d->target->be;
@@ -151,36 +172,37 @@ static dg_status dflash_observe(dg_drafter *base, const dg_outcome *o) {
     for (int32_t l = 0; l < c->n_layer; l++)
         dg_layer_store(be, c, &d->net.weights.layer[l], l, &d->kv, d->kv.len, fused, &w);
     d->kv.len += o->n;
+    if (d->adapt && o->tree) adapt_rows(d, o);
     return DG_OK;
 }
 
-/* Runs the block behind `root`: logits of rows 1..block-1. */
+/* Runs the block behind `root`: logits of rows 1..rows-1. */
 static void run_block(dflash *d, int32_t root) {
     dg_backend *be = d->target->be;
     const dg_config *c = &d->net.config;
     dg_batch *b = &d->batch;
     int32_t id[DG_TREE_MAX];
     id[0] = root;
-    for (int32_t i = 1; i < d->block; i++) id[i] = c->mask_token_id;
+    for (int32_t i = 1; i < d->rows; i++) id[i] = c->mask_token_id;
     dg_batch_reset(b);
-    dg_batch_add_rows(be, b, &d->kv, id, d->block, DG_MASK_FULL);
+    dg_batch_add_rows(be, b, &d->kv, id, d->rows, DG_MASK_FULL);
     dg_batch_upload(be, b);
 
-    const dg_work w = dg_work_rows(&d->work, d->block);
+    const dg_work w = dg_work_rows(&d->work, d->rows);
     be->ops->embed(be, w.x, d->vocab.embed, b->token_dev);
     be->ops->rope_table(be, w.rope, b->pos_dev, d->net.inv_freq, d->net.rope_scale);
     for (int32_t l = 0; l < c->n_layer; l++)
         dg_layer_forward(be, c, &d->net.weights.layer[l], l, b, &w, c->causal[l] ? DG_MASK_CAUSAL : DG_MASK_FULL);
     dg_kv_truncate(&d->kv, d->kv.len);
     be->ops->rms_norm(be, w.x, w.x, d->net.weights.norm, c->rms_norm_eps);
-    be->ops->matmul(be, d->logits, dg_mat_rows(w.x, 1, d->block - 1), d->vocab.head, (dg_mat){0}, false);
+    be->ops->matmul(be, dg_mat_rows(d->logits, 0, d->rows - 1), dg_mat_rows(w.x, 1, d->rows - 1), d->vocab.head, (dg_mat){0}, false);
     d->base.passes = 1;
 }
 
 static void add_chain(dflash *d, dg_tree *tree, int32_t budget) {
     int32_t node = 0;
     float score = 0;
-    for (int32_t j = 0; j < d->block - 1 && node >= 0; j++) {
+    for (int32_t j = 0; j < d->rows - 1 && node >= 0; j++) {
         const int32_t token = d->id[j * d->width];
         if (tree->n > budget && dg_tree_child(tree, node, token) < 0) break;
         score += d->logp[j * d->width];
@@ -193,13 +215,13 @@ static dg_status dflash_propose(dg_drafter *base, dg_tree *tree, int32_t budget)
     dg_backend *be = d->target->be;
     if (tree->n > budget) return DG_OK; /* nothing left to fill: save the pass */
     run_block(d, tree->token[0]);
-    const size_t cells = (size_t)(d->block - 1) * (size_t)d->width;
-    be->ops->top_k(be, d->id_dev, d->logp_dev, d->logits, d->width);
+    const size_t cells = (size_t)(d->rows - 1) * (size_t)d->width;
+    be->ops->top_k(be, d->id_dev, d->logp_dev, dg_mat_rows(d->logits, 0, d->rows - 1), d->width);
     be->ops->download(be, d->id, d->id_dev, cells * sizeof *d->id);
     be->ops->download(be, d->logp, d->logp_dev, cells * sizeof *d->logp);
     DG_TRY(dg_backend_check(be));
     for (size_t i = 0; i < cells; i++) d->id[i] = dg_draft_vocab_target(&d->vocab, d->id[i]);
-    const dg_lattice lattice = {d->id, d->logp, d->block - 1, d->width};
+    const dg_lattice lattice = {d->id, d->logp, d->rows - 1, d->width};
     if (base->env->offer) *base->env->offer = (dg_offer){lattice, base->env->source};
     if (d->tree)
         dg_best_first_fill(d->search, tree, &lattice, budget, d->chain, base->env->source);
@@ -216,7 +238,7 @@ static void dflash_rewind(dg_drafter *base, int32_t len) { dg_kv_truncate(&((dfl
 
 const dg_drafter_ops dg_dflash = {
     .name = "dflash",
-    .help = "dflash:PATH[,tree=0|1][,chain=N][,block=N][,width=N]: DFlash block drafter; tree=1 grows a best-first tree "
+    .help = "dflash:PATH[,tree=0|1][,chain=N][,block=N][,adapt=0|1][,width=N]: DFlash block drafter; tree=1 grows a best-first tree "
             "(DDTree) with the first N tokens of the chain kept, else one chain",
     .open = dflash_open,
     .layout = dflash_layout,

@@ -25,11 +25,12 @@ typedef struct node {
     dg_place place;        /* of its candidates */
     int32_t first, n;      /* candidates */
     int32_t before;        /* the same node of the tree that was there, -1: none */
+    float p;               /* probability of the path to it */
 } node;
 
 typedef struct origin { /* of a candidate */
     int32_t node, before;
-    float score; /* log-probability of its whole path */
+    float p; /* probability of its whole path */
     uint8_t source;
     bool taken;
 } origin;
@@ -126,9 +127,9 @@ static void clear_rows(drafter *d) {
     d->n_row = 0;
 }
 
-/* Fetches rows that are not there yet. */
+/* Fetches the rows of n <= AHEAD tokens that are not there yet. */
 static void fetch_rows(drafter *d, const int32_t *token, int32_t n) {
-    int32_t fresh[DG_SUCC_ROOTS], row[DG_SUCC_ROOTS * DG_SUCC_WIDTH], n_fresh = 0;
+    int32_t fresh[AHEAD] = {0}, row[AHEAD * DG_SUCC_WIDTH], n_fresh = 0;
     for (int32_t i = 0; i < n; i++) {
         const int32_t slot = row_slot(d, token[i]);
         if (d->row_token[slot] >= 0) continue;
@@ -158,7 +159,7 @@ static const int32_t *row_of(drafter *d, int32_t token) {
 /* ---- the heap: candidates by the probability of their path -------------------------------------- */
 
 static bool better(const drafter *d, int32_t a, int32_t b) {
-    return d->origin[a].score != d->origin[b].score ? d->origin[a].score > d->origin[b].score : a < b;
+    return d->origin[a].p != d->origin[b].p ? d->origin[a].p > d->origin[b].p : a < b;
 }
 
 static void push(drafter *d, int32_t x) {
@@ -264,8 +265,8 @@ static void expand(drafter *d, int32_t v) {
     d->n_candidate += x->n;
     dg_rank_score(&d->rank[d->network], &x->place, d->candidate + x->first, x->n);
     for (int32_t i = x->first; i < d->n_candidate; i++) {
-        d->origin[i].score = d->built.score[v] + logf(d->candidate[i].p);
-        if (d->candidate[i].p > 0) push(d, i);
+        d->origin[i].p = x->p * d->candidate[i].p;
+        if (d->origin[i].p > 0) push(d, i);
     }
 }
 
@@ -274,9 +275,9 @@ static void expand(drafter *d, int32_t v) {
 /* Candidate i becomes a node; its own candidates come in if the tree has room left for them. */
 static int32_t take(drafter *d, int32_t i, int32_t budget) {
     const origin *o = &d->origin[i];
-    const int32_t v = dg_tree_add(&d->built, o->node, d->candidate[i].token, o->score, o->source);
+    const int32_t v = dg_tree_add(&d->built, o->node, d->candidate[i].token, logf(o->p), o->source);
     d->origin[i].taken = true;
-    d->node[v] = (node){.place = {.drafted = d->candidate[i].drafted}, .before = o->before};
+    d->node[v] = (node){.place = {.drafted = d->candidate[i].drafted}, .before = o->before, .p = o->p};
     if (d->memory.use_text)
         d->node[v].match =
             dg_suffix_step(&d->memory.text.text, d->node[o->node].match, d->candidate[i].token);
@@ -289,7 +290,7 @@ static void take_chain(drafter *d, int32_t budget) {
     for (int32_t v = 0, depth = 0; depth < d->chain && d->built.n <= budget; depth++) {
         int32_t best = -1;
         for (int32_t i = d->node[v].first; i < d->node[v].first + d->node[v].n; i++)
-            if (d->candidate[i].drafted == DG_RANK_GREEDY && d->candidate[i].p > 0) best = i;
+            if (d->candidate[i].drafted == DG_RANK_GREEDY && d->origin[i].p > 0) best = i;
         if (best < 0) return;
         v = take(d, best, budget);
     }
@@ -304,7 +305,7 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     d->n_candidate = d->n_heap = 0;
     clear_rows(d);
     dg_tree_reset(&d->built, t->token[0]);
-    d->node[0] = (node){.place = {.drafted = DG_RANK_GREEDY}};
+    d->node[0] = (node){.place = {.drafted = DG_RANK_GREEDY}, .p = 1};
     if (d->memory.use_text)
         d->node[0].match =
             dg_suffix_step(&d->memory.text.text, dg_suffix_whole(&d->memory.text.text), t->token[0]);

@@ -20,7 +20,7 @@ enum {
     MAX_PAUSE = 128,
     NEW_TEXT = 4 /* rounds to a trial after a new text */
 };
-static const double decay = 0.9, better = 1.02, accept_most = 16, accept_prior = 2;
+static const double decay = 0.9, better = 1.02, worth = 1.03, accept_most = 16, accept_prior = 2;
 
 int32_t dg_budget_rows(int32_t i) {
     return size[i];
@@ -173,7 +173,7 @@ static int32_t best_size(const dg_budget *b, const dg_tree *t, double *tokens) {
         while (at < size[i] - 1) sum += p[at++];
         tokens[i] = sum;
         const double rate = sum / (b->draft[b->use] + b->rest + b->curve[i]);
-        if (rate > most) most = rate, best = i;
+        if (rate > most) most = i ? rate : worth * rate, best = i; /* a doubtful gain is none */
     }
     return best;
 }

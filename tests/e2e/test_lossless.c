@@ -7,7 +7,7 @@
 #include "tests/fixture.h"
 #include "tests/toy_drafters.h"
 
-enum { MAX_BATCH = 8, MAX_ARMS = 17 };
+enum { MAX_BATCH = 8, MAX_ARMS = 18 };
 
 typedef struct grid {
     const char *model;      /* path */
@@ -107,7 +107,7 @@ static int list_arms(const grid *g, arm *a) {
     if (g->dflash) {
         a[n++] = (arm){"graft-tail", {{"dflash", g->dflash, NULL}, {"graft", NULL, "tau=0.4"}}, 2};
         a[n++] = (arm){"graft-tail-tree", {{"dflash", g->dflash, "width=8"}, {"graft", NULL, "tree=1"}}, 2};
-        a[n++] = (arm){"fused", {{"dflash", g->dflash, "width=8"}, {"fused", NULL, NULL}}, 2};
+        a[n++] = (arm){"fused", {{"dflash", g->dflash, "width=8,adapt=1"}, {"fused", NULL, NULL}}, 2};
         a[n++] = (arm){"dflash chain", {{"dflash", g->dflash, NULL}}, 1};
         a[n++] = (arm){"dflash tree", {{"dflash", g->dflash, "tree=1"}}, 1};
         a[n++] = (arm){"ngram + dflash tree", {{"ngram", NULL, NULL}, {"dflash", g->dflash, "tree=1,chain=3"}}, 2};
@@ -115,6 +115,7 @@ static int list_arms(const grid *g, arm *a) {
     if (g->eagle3) {
         a[n++] = (arm){"eagle3 chain", {{"eagle3", g->eagle3, "topk=1"}}, 1};
         a[n++] = (arm){"eagle3 tree", {{"eagle3", g->eagle3, "depth=4,topk=6"}}, 1};
+        a[n++] = (arm){"eagle3 + fused", {{"eagle3", g->eagle3, "depth=3,topk=4"}, {"fused", NULL, NULL}}, 2};
         a[n++] = (arm){"ngram + gated eagle3 tree",
                        {{"ngram", NULL, NULL}, {"eagle3", g->eagle3, "depth=5,topk=4,gate0=0.2,gate1=0.1,keep0=2"}}, 2};
     }
