@@ -101,7 +101,7 @@ static void bench_weights(dg_backend *be, const weights *list, int n_list, bool 
                        oi = dg_mat_make(out.data, DG_F32, n, list[i].m);
                 const double start = now();
                 for (int c = 0; c < list[i].count; c++)
-                    be->ops->matmul(be, oi, xi, w[i][c], (dg_mat){0}, false);
+                    dg_matmul(be, oi, xi, w[i][c], (dg_mat){0}, false);
                 total[pass] += time[i][pass] = now() - start;
             }
         }

@@ -17,6 +17,8 @@ typedef struct dflash {
     dg_net net;
     dg_draft_vocab vocab;
 
+    bool q8;        /* weights of a plain type become Q8_0 */
+    size_t packed_bytes;
     bool tree;      /* best-first over the marginals; else their greedy chain */
     int32_t chain;  /* tree: leading tokens of the chain that always stay */
     int32_t block;  /* rows of a pass, root included, at most */
@@ -67,17 +69,19 @@ static dg_status read_params(dflash *d, const dg_drafter_env *env) {
     const int32_t full = d->net.config.block_size;
     d->block = full;
     d->width = 0;
+    d->q8 = true;
     const dg_param table[] = {{"tree", DG_PARAM_BOOL, &d->tree, 0, 1},
                               {"chain", DG_PARAM_INT, &d->chain, 0, DG_TREE_MAX - 1},
                               {"block", DG_PARAM_INT, &d->block, 2, full},
                               {"adapt", DG_PARAM_BOOL, &d->adapt, 0, 1},
+                              {"q8", DG_PARAM_BOOL, &d->q8, 0, 1},
                               {"width", DG_PARAM_INT, &d->width, 1, DG_TREE_MAX - 1}};
     DG_TRY(dg_params_parse("dflash", env->params, table, sizeof table / sizeof *table));
     d->rows = d->block;
     d->reach = d->block < 4 ? (float)d->block : 4;
     /* DDTree branches as wide as its budget */
     if (!d->width) d->width = d->tree && env->budget > 0 ? env->budget : 1;
-    if (d->width > d->vocab.head.rows) d->width = d->vocab.head.rows;
+    if (d->width > d->vocab.head->rows) d->width = d->vocab.head->rows;
     return DG_OK;
 }
 
@@ -110,6 +114,9 @@ static void dflash_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     dflash *d = (dflash *)base;
     const dg_config *c = &d->net.config;
     const int32_t rows = base->env->max_rows > d->block ? base->env->max_rows : d->block;
+    const size_t before = dev->used;
+    dg_net_layout(d->target->be, &d->net, d->q8, dev, dg_model_progress(d->target));
+    d->packed_bytes = dev->used - before;
     const size_t drafts = (size_t)(d->block - 1), cells = drafts * (size_t)d->width;
     dg_kv_layout(&d->kv, c->n_layer, base->env->context + d->block, d->block, c->n_kv_head * c->head_dim, DG_F32, host, dev);
     dg_batch_layout(&d->batch, d->block, host, dev);
@@ -117,8 +124,8 @@ static void dflash_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     dg_fuse_layout(&d->fuse, base->env->max_rows, c->n_tap, c->hidden_size, dev);
     d->fused = dg_mat_make(dg_arena_take(dev, (size_t)base->env->max_rows * (size_t)c->hidden_size, sizeof(float)), DG_F32,
                            base->env->max_rows, c->hidden_size);
-    d->logits = dg_mat_make(dg_arena_take(dev, drafts * (size_t)d->vocab.head.rows, sizeof(float)), DG_F32, d->block - 1,
-                            d->vocab.head.rows);
+    d->logits = dg_mat_make(dg_arena_take(dev, drafts * (size_t)d->vocab.head->rows, sizeof(float)), DG_F32, d->block - 1,
+                            d->vocab.head->rows);
     d->id_dev = dg_arena_take(dev, cells, sizeof *d->id);
     d->logp_dev = dg_arena_take(dev, cells, sizeof *d->logp);
     d->id = dg_arena_take(host, cells, sizeof *d->id);
@@ -135,7 +142,7 @@ static int32_t dflash_taps(const dg_drafter *base, const int32_t **layer) {
 static void dflash_memory(const dg_drafter *base, uint64_t *weights, uint64_t *kv) {
     const dflash *d = (const dflash *)base;
     const dg_config *c = &d->net.config;
-    *weights = d->net.file->mapped;
+    *weights = d->net.mapped + d->packed_bytes;
     *kv = 2 * (uint64_t)c->n_layer * (uint64_t)(base->env->context + d->block) * (uint64_t)(c->n_kv_head * c->head_dim) *
           sizeof(float);
 }
@@ -189,13 +196,13 @@ static void run_block(dflash *d, int32_t root) {
     dg_batch_upload(be, b);
 
     const dg_work w = dg_work_rows(&d->work, d->rows);
-    be->ops->embed(be, w.x, d->vocab.embed, b->token_dev);
+    be->ops->embed(be, w.x, *d->vocab.embed, b->token_dev);
     be->ops->rope_table(be, w.rope, b->pos_dev, d->net.inv_freq, d->net.rope_scale);
     for (int32_t l = 0; l < c->n_layer; l++)
         dg_layer_forward(be, c, &d->net.weights.layer[l], l, b, &w, c->causal[l] ? DG_MASK_CAUSAL : DG_MASK_FULL);
     dg_kv_truncate(&d->kv, d->kv.len);
     be->ops->rms_norm(be, w.x, w.x, d->net.weights.norm, c->rms_norm_eps);
-    be->ops->matmul(be, dg_mat_rows(d->logits, 0, d->rows - 1), dg_mat_rows(w.x, 1, d->rows - 1), d->vocab.head, (dg_mat){0}, false);
+    dg_matmul(be, dg_mat_rows(d->logits, 0, d->rows - 1), dg_mat_rows(w.x, 1, d->rows - 1), *d->vocab.head, (dg_mat){0}, false);
     d->base.passes = 1;
 }
 
@@ -238,8 +245,8 @@ static void dflash_rewind(dg_drafter *base, int32_t len) { dg_kv_truncate(&((dfl
 
 const dg_drafter_ops dg_dflash = {
     .name = "dflash",
-    .help = "dflash:PATH[,tree=0|1][,chain=N][,block=N][,adapt=0|1][,width=N]: DFlash block drafter; tree=1 grows a best-first tree "
-            "(DDTree) with the first N tokens of the chain kept, else one chain",
+    .help = "dflash:PATH[,tree=0|1][,chain=N][,block=N][,adapt=0|1][,width=N][,q8=0|1]: DFlash block drafter; tree=1 grows a best-first tree "
+            "(DDTree) with the first N tokens of the chain kept, else one chain; q8=0 keeps 16- and 32-bit weights as they are (default: packed to 8 bits)",
     .open = dflash_open,
     .layout = dflash_layout,
     .taps = dflash_taps,

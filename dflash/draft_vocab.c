@@ -67,19 +67,19 @@ dg_status dg_draft_vocab_open(const dg_net *net, const dg_model *target, dg_draf
     const char *path = net->file->path;
     const dg_weights *own = &net->weights, *theirs = &target->net.weights;
     const int32_t vocab = target->net.config.vocab_size, hidden = net->config.hidden_size;
-    const dg_draft_vocab v = {.embed = own->embed.data ? own->embed : theirs->embed,
-                              .head = own->head.data ? own->head : theirs->head,
+    const dg_draft_vocab v = {.embed = own->embed.data ? &own->embed : &theirs->embed,
+                              .head = own->head.data ? &own->head : &theirs->head,
                               .d2t = own->d2t,
                               .offsets = net->file->container == DG_CONTAINER_SAFETENSORS};
-    DG_CHECK(v.embed.cols == hidden && v.head.cols == hidden, DG_ERR_FORMAT,
+    DG_CHECK(v.embed->cols == hidden && v.head->cols == hidden, DG_ERR_FORMAT,
              "%s: no %s, and the target's is %d wide, not %d", path,
-             v.embed.cols == hidden ? "lm_head.weight" : "embed_tokens.weight",
-             v.embed.cols == hidden ? v.head.cols : v.embed.cols, hidden);
-    DG_CHECK(v.embed.rows == vocab, DG_ERR_FORMAT, "%s: embed_tokens has %d rows, the target's vocabulary %d", path,
-             v.embed.rows, vocab);
+             v.embed->cols == hidden ? "lm_head.weight" : "embed_tokens.weight",
+             v.embed->cols == hidden ? v.head->cols : v.embed->cols, hidden);
+    DG_CHECK(v.embed->rows == vocab, DG_ERR_FORMAT, "%s: embed_tokens has %d rows, the target's vocabulary %d", path,
+             v.embed->rows, vocab);
     if (!v.d2t.data) {
-        DG_CHECK(v.head.rows == vocab, DG_ERR_FORMAT, "%s: lm_head has %d rows, the target's vocabulary %d, and there is no d2t",
-                 path, v.head.rows, vocab);
+        DG_CHECK(v.head->rows == vocab, DG_ERR_FORMAT, "%s: lm_head has %d rows, the target's vocabulary %d, and there is no d2t",
+                 path, v.head->rows, vocab);
     } else {
         DG_CHECK(own->head.data, DG_ERR_FORMAT, "%s: d2t without lm_head.weight", path);
         DG_TRY(check_map(&v, net, path, vocab));

@@ -7,7 +7,7 @@
 #include "runtime/target.h"
 
 typedef struct dg_draft_vocab {
-    dg_mat embed, head; /* [V, hidden] [Vd, hidden] */
+    const dg_mat *embed, *head; /* [V, hidden] [Vd, hidden], the drafter's or the target's */
     dg_mat d2t;         /* data NULL: the identity */
     bool offsets;
 } dg_draft_vocab;

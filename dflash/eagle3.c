@@ -23,6 +23,8 @@ typedef struct eagle3 {
     dg_draft_vocab vocab;
     int32_t tap[DG_MAX_TAPS];
 
+    bool q8; /* weights of a plain type become Q8_0 */
+    size_t packed_bytes;
     int32_t depth, width;
     bool full; /* every pass, even when the tree cannot change any more */
     struct {
@@ -84,11 +86,12 @@ static dg_status resolve_taps(eagle3 *d, const char *path, int32_t shift) {
 static dg_status read_params(eagle3 *d, const dg_drafter_env *env) {
     static const int32_t at[N_GATE] = {0, 1, 5}, keep[N_GATE] = {8, 24, 40};
     int32_t shift = 0;
-    d->depth = 8, d->width = 10;
+    d->depth = 8, d->width = 10, d->q8 = true;
     for (int32_t i = 0; i < N_GATE; i++) d->gate[i].at = at[i], d->gate[i].keep = keep[i];
     const dg_param table[] = {{"depth", DG_PARAM_INT, &d->depth, 0, DG_TREE_MAX - 1},
                               {"topk", DG_PARAM_INT, &d->width, 1, 64},
                               {"full", DG_PARAM_BOOL, &d->full, 0, 1},
+                              {"q8", DG_PARAM_BOOL, &d->q8, 0, 1},
                               {"shift", DG_PARAM_INT, &shift, -1, 1},
                               {"gate0", DG_PARAM_FLOAT, &d->gate[0].threshold, 0, 1},
                               {"gate1", DG_PARAM_FLOAT, &d->gate[1].threshold, 0, 1},
@@ -99,8 +102,8 @@ static dg_status read_params(eagle3 *d, const dg_drafter_env *env) {
     DG_TRY(dg_params_parse("eagle3", env->params, table, sizeof table / sizeof *table));
     DG_CHECK(d->depth * d->width <= DG_TREE_MAX, DG_ERR_ARGUMENT,
              "drafter eagle3: depth %d times topk %d: expected at most %d rows", d->depth, d->width, DG_TREE_MAX);
-    DG_CHECK(d->width <= d->vocab.head.rows, DG_ERR_ARGUMENT,
-             "drafter eagle3: topk=%d: expected at most the draft vocabulary's %d", d->width, d->vocab.head.rows);
+    DG_CHECK(d->width <= d->vocab.head->rows, DG_ERR_ARGUMENT,
+             "drafter eagle3: topk=%d: expected at most the draft vocabulary's %d", d->width, d->vocab.head->rows);
     return resolve_taps(d, env->path, shift);
 }
 
@@ -136,6 +139,9 @@ static dg_mat take_mat(dg_arena *dev, int32_t rows, int32_t cols) {
 static void eagle3_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     eagle3 *d = (eagle3 *)base;
     const dg_config *c = &d->net.config;
+    const size_t before = dev->used;
+    dg_net_layout(d->target->be, &d->net, d->q8, dev, dg_model_progress(d->target));
+    d->packed_bytes = dev->used - before;
     const int32_t slots = d->depth * d->width, max_rows = base->env->max_rows;
     const int32_t rows = max_rows > d->width ? max_rows : d->width;
     const size_t cells = (size_t)d->width * (size_t)d->width;
@@ -146,7 +152,7 @@ static void eagle3_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     dg_fuse_layout(&d->fuse, max_rows, c->n_tap, c->target_hidden_size, dev);
     dg_beam_layout(&d->beam, d->width, d->depth, host);
     d->state = take_mat(dev, 1 + slots, c->hidden_size);
-    d->logits = take_mat(dev, d->width, d->vocab.head.rows);
+    d->logits = take_mat(dev, d->width, d->vocab.head->rows);
     d->id_dev = dg_arena_take(dev, cells, sizeof *d->id_dev);
     d->logp_dev = dg_arena_take(dev, cells, sizeof *d->logp_dev);
     d->row_dev = dg_arena_take(dev, (size_t)d->width, sizeof *d->row_dev);
@@ -165,7 +171,7 @@ static int32_t eagle3_taps(const dg_drafter *base, const int32_t **layer) {
 static void eagle3_memory(const dg_drafter *base, uint64_t *weights, uint64_t *kv) {
     const eagle3 *d = (const eagle3 *)base;
     const dg_config *c = &d->net.config;
-    *weights = d->net.file->mapped;
+    *weights = d->net.mapped + d->packed_bytes;
     *kv = 2 * (uint64_t)(base->env->context + d->depth * d->width) * (uint64_t)(c->n_kv_head * c->head_dim) * sizeof(float);
 }
 
@@ -182,7 +188,7 @@ static void project(eagle3 *d, const dg_outcome *o, dg_mat out) {
         const dg_mat part = dg_mat_cols(cat, t * d->fuse.hidden, d->fuse.hidden);
         be->ops->rms_norm(be, part, part, weights->fc_norm[t], c->rms_norm_eps);
     }
-    be->ops->matmul(be, out, cat, weights->fc, weights->fc_bias, false);
+    dg_matmul(be, out, cat, weights->fc, weights->fc_bias, false);
 }
 
 /* The layer's input from the hiddens in w->x and the uploaded tokens and positions of the batch. */
@@ -191,7 +197,7 @@ static void make_input(eagle3 *d, const dg_work *w) {
     const dg_config *c = &d->net.config;
     const dg_layer *layer = &d->net.weights.layer[0];
     const dg_mat token = dg_mat_cols(w->in, 0, c->hidden_size), hidden = dg_mat_cols(w->in, c->hidden_size, c->hidden_size);
-    be->ops->embed(be, w->y, d->vocab.embed, d->batch.token_dev);
+    be->ops->embed(be, w->y, *d->vocab.embed, d->batch.token_dev);
     be->ops->rms_norm(be, token, w->y, layer->attn_norm, c->rms_norm_eps);
     be->ops->rms_norm(be, hidden, w->x, layer->hidden_norm, c->rms_norm_eps);
     if (c->norm_before_residual) be->ops->copy2d(be, w->x, hidden);
@@ -222,7 +228,7 @@ static dg_status score_rows(eagle3 *d, int32_t at, int32_t n) {
         be->ops->rms_norm(be, normed, x, d->net.weights.norm, c->rms_norm_eps);
         x = normed;
     }
-    be->ops->matmul(be, logits, x, d->vocab.head, (dg_mat){0}, false);
+    dg_matmul(be, logits, x, *d->vocab.head, (dg_mat){0}, false);
     be->ops->top_k(be, d->id_dev, d->logp_dev, logits, d->width);
     be->ops->download(be, d->id, d->id_dev, cells * sizeof *d->id);
     be->ops->download(be, d->logp, d->logp_dev, cells * sizeof *d->logp);
@@ -350,9 +356,10 @@ const dg_kv *dg_eagle3_kv(const dg_drafter *d) { return &((const eagle3 *)d)->kv
 
 const dg_drafter_ops dg_eagle3 = {
     .name = "eagle3",
-    .help = "eagle3:PATH[,depth=N][,topk=N][,full=0|1][,shift=-1|0|1][,gate0=P,gate1=P,gate5=P][,keep0=N,keep1=N,keep5=N]: "
+    .help = "eagle3:PATH[,depth=N][,topk=N][,full=0|1][,shift=-1|0|1][,q8=0|1][,gate0=P,gate1=P,gate5=P][,keep0=N,keep1=N,keep5=N]: "
             "EAGLE-3 head; N passes behind the first, N candidates a row (topk=1: a chain); full=1 runs passes that cannot "
-            "change the tree; shift moves the file's feature layers; a gate stops drafting after 0, 1 or 5 passes unless "
+            "change the tree; shift moves the file's feature layers; "
+            "q8=0 keeps 16- and 32-bit weights as they are; a gate stops drafting after 0, 1 or 5 passes unless "
             "the best path is likelier than P, and keeps N nodes",
     .open = eagle3_open,
     .layout = eagle3_layout,

@@ -15,6 +15,6 @@ dg_mat dg_fuse_gather(dg_backend *be, const dg_fuse *f, const dg_outcome *o) {
 }
 
 void dg_fuse_rows(dg_backend *be, const dg_fuse *f, const dg_outcome *o, dg_mat fc, dg_mat norm, float eps, dg_mat out) {
-    be->ops->matmul(be, out, dg_fuse_gather(be, f, o), fc, (dg_mat){0}, false);
+    dg_matmul(be, out, dg_fuse_gather(be, f, o), fc, (dg_mat){0}, false);
     if (norm.data) be->ops->rms_norm(be, out, out, norm, eps);
 }

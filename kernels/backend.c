@@ -83,7 +83,7 @@ static void check_zero(dg_backend *be, dg_mat dst) {
 static bool check_sync(dg_backend *be) { return inner(be)->sync(be); }
 
 static void check_embed(dg_backend *be, dg_mat out, dg_mat table, const int32_t *id) {
-    assert(mat_ok(table) && dg_dtype_is_weight(table.dtype));
+    assert(mat_ok(table) && dg_dtype_is_weight(table.dtype) && !table.packed);
     assert(is_f32(out, out.rows, table.cols) && !overlap(out, table));
     assert(id || out.rows == 0);
     inner(be)->embed(be, out, table, id);
@@ -96,12 +96,28 @@ static void check_rms_norm(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, float
     inner(be)->rms_norm(be, out, x, w, eps);
 }
 
-static void check_matmul(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_mat bias, bool add) {
-    assert(mat_ok(w) && dg_dtype_is_weight(w.dtype) && w.cols > 0);
-    assert(is_f32(x, x.rows, w.cols) && is_f32(out, x.rows, w.rows));
-    assert(!overlap(out, x) && !overlap(out, w));
-    assert(!bias.data || (mat_ok(bias) && is_float(bias.dtype) && bias.rows == 1 && bias.cols == w.rows));
-    inner(be)->matmul(be, out, x, w, bias, add);
+static size_t check_pack_bytes(dg_backend *be, dg_mat w, dg_dtype as) {
+    assert(mat_ok(w) && dg_dtype_is_weight(w.dtype) && !w.packed && (as == w.dtype || as == DG_Q8_0));
+    return inner(be)->pack_bytes(be, w, as);
+}
+
+static dg_mat check_pack(dg_backend *be, void *dst, dg_mat w, dg_dtype as) {
+    assert((uintptr_t)dst % 64 == 0 && (dst || check_pack_bytes(be, w, as) == 0));
+    const dg_mat packed = inner(be)->pack(be, dst, w, as);
+    assert(packed.rows == w.rows && packed.cols == w.cols);
+    return packed;
+}
+
+static void check_matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t n_product, bool add) {
+    for (int32_t i = 0; i < n_product; i++) {
+        const dg_mat out = product[i].out, w = product[i].w, bias = product[i].bias;
+        assert(mat_ok(w) && dg_dtype_is_weight(w.dtype) && w.cols > 0);
+        assert(is_f32(x, x.rows, w.cols) && is_f32(out, x.rows, w.rows));
+        assert(!overlap(out, x) && !overlap(out, w));
+        assert(!bias.data || (mat_ok(bias) && is_float(bias.dtype) && bias.rows == 1 && bias.cols == w.rows));
+        for (int32_t j = 0; j < i; j++) assert(!overlap(out, product[j].out));
+    }
+    inner(be)->matmul(be, x, product, n_product, add);
 }
 
 static void check_rope_table(dg_backend *be, dg_mat table, const int32_t *pos, const float *freq,
@@ -200,6 +216,8 @@ static const dg_ops checked = {
     .sync = check_sync,
     .embed = check_embed,
     .rms_norm = check_rms_norm,
+    .pack_bytes = check_pack_bytes,
+    .pack = check_pack,
     .matmul = check_matmul,
     .rope_table = check_rope_table,
     .rope = check_rope,

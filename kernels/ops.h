@@ -54,6 +54,18 @@ typedef struct dg_sampling {
     uint64_t seed;
 } dg_sampling;
 
+/* How matmul takes the activations that it multiplies by packed weights. Sums are f32 in any case. */
+typedef enum dg_precision {
+    DG_PRECISION_FIXED, /* fixed point of 14 bits, a scale for every 32 columns: finer than bf16 */
+    DG_PRECISION_F32,   /* f32; weights are not packed */
+    DG_PRECISION_INT8   /* fixed point of 8 bits, likewise */
+} dg_precision;
+
+/* One of the products that matmul computes from the same x. */
+typedef struct dg_product {
+    dg_mat out, w, bias;
+} dg_product;
+
 typedef struct dg_backend dg_backend;
 
 typedef struct dg_ops {
@@ -77,9 +89,16 @@ typedef struct dg_ops {
      * pass [n*H, hd] views. */
     void (*rms_norm)(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, float eps);
 
-    /* out[n,m] (+)= x[n,k] . w[m,k]^T (+ bias[1,m] f32/f16/bf16 if bias.data). add: accumulate onto out.
-     * out must not alias x. */
-    void (*matmul)(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_mat bias, bool add);
+    /* Rewrites weights once into the layout that matmul streams fastest. `as`: w.dtype, or DG_Q8_0 to quantise a
+     * plain type on the way. pack_bytes: what dst takes, 0 if the backend reads w best as it is (then pack returns
+     * w). dst: 64-byte aligned, in backend memory, as long as the result is used; w is not needed afterwards. */
+    size_t (*pack_bytes)(dg_backend *be, dg_mat w, dg_dtype as);
+    dg_mat (*pack)(dg_backend *be, void *dst, dg_mat w, dg_dtype as);
+
+    /* For each product: out[n,m] (+)= x[n,k] . w[m,k]^T (+ bias[1,m] f32/f16/bf16 if bias.data). add: accumulate
+     * onto out. out must not alias x or another out. Weights that are not packed are multiplied in f32 whatever
+     * the precision. */
+    void (*matmul)(dg_backend *be, dg_mat x, const dg_product *product, int32_t n_product, bool add);
 
     /* table[n,hd]: cos(pos*freq[j])*mscale in columns [0,hd/2), sin likewise in [hd/2,hd).
      * freq: device [hd/2]; pos: device [n]. The angle is the f32 product. */
@@ -138,6 +157,8 @@ typedef struct dg_backend_options {
     const char *isa;          /* NULL: best; else "portable", "avx2", "avx512" (for tests and `info`) */
     int32_t max_keys;         /* longest row of keys that attention will see (sizes scratch) */
     int32_t max_vocab;        /* longest row that sample and top_k will see (sizes scratch) */
+    int32_t max_cols;         /* most columns that packed weights will have (sizes scratch) */
+    dg_precision precision;
     void *(*alloc)(size_t);   /* host allocation for everything the backend owns, 64-byte aligned; */
     void (*free)(void *);     /* both NULL: the C library's */
 } dg_backend_options;
@@ -146,6 +167,12 @@ struct dg_backend {
     const dg_ops *ops;
     void *ctx; /* the backend's own state */
 };
+
+/* One product; see dg_ops.matmul. */
+static inline void dg_matmul(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_mat bias, bool add) {
+    const dg_product p = {out, w, bias};
+    be->ops->matmul(be, x, &p, 1, add);
+}
 
 /* Opens "cpu". NULL if there is no such backend, memory or thread to be had; *why then says which (a
  * static string). Close with dg_backend_close (NULL is fine). */

@@ -67,10 +67,11 @@ typedef struct dg_mat {
     dg_dtype dtype;
     int32_t rows, cols;
     int64_t stride; /* elements from one row to the next, >= cols; whole blocks for quantised types */
+    bool packed;    /* weights in the layout that the backend's pack wrote: for its matmul alone, no view has rows */
 } dg_mat;
 
 static inline dg_mat dg_mat_make(void *data, dg_dtype dtype, int32_t rows, int32_t cols) {
-    return (dg_mat){data, dtype, rows, cols, cols};
+    return (dg_mat){.data = data, .dtype = dtype, .rows = rows, .cols = cols, .stride = cols};
 }
 
 /* Start of row r. */

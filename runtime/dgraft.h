@@ -59,9 +59,9 @@ typedef struct dg_model dg_model;
 typedef struct dg_session dg_session;
 
 typedef enum dg_compute {
-    DG_COMPUTE_DEFAULT, /* as accurate as bf16 activations or better */
+    DG_COMPUTE_DEFAULT, /* quantised weights by activations in fixed point of 14 bits: finer than bf16 */
     DG_COMPUTE_F32,     /* f32 activations on dequantised weights */
-    DG_COMPUTE_INT8     /* 8-bit activations: not built in yet, UNSUPPORTED */
+    DG_COMPUTE_INT8     /* quantised weights by 8-bit activations, as llama.cpp does: fastest, changes texts */
 } dg_compute;
 
 typedef enum dg_log_level { DG_LOG_INFO, DG_LOG_WARN } dg_log_level;
@@ -72,6 +72,9 @@ typedef struct dg_model_options {
     /* NULL: silent. Called by whatever thread is in a call on the model or one of its sessions. */
     void (*log)(void *ud, dg_log_level level, const char *message);
     void *log_ud;
+    /* NULL: silent. Called while weights are laid out for the machine, on opening a model or a drafter. done: 0 to 1 */
+    void (*progress)(void *ud, const char *path, double done);
+    void *progress_ud;
     const char *chat_template; /* family name (see dg_chat_template_names); NULL: by the file's markers */
 } dg_model_options;
 
@@ -150,7 +153,7 @@ typedef struct dg_session_options {
 
 /* Bytes, told before they are spent. */
 typedef struct dg_memory_plan {
-    uint64_t target_weights, draft_weights; /* mapped files */
+    uint64_t target_weights, draft_weights; /* mapped files, and weights laid out anew for the machine */
     uint64_t target_kv, draft_kv;
     uint64_t workspace; /* activations, logits, tree, backend scratch */
     uint64_t tokenizer; /* vocabulary, pre-tokenizer, file directory */

@@ -34,9 +34,8 @@ static void attention_half(dg_backend *be, const dg_config *c, const dg_layer *l
     const dg_ops *op = be->ops;
     const dg_mat in = w->in.data ? w->in : w->y;
     if (!w->in.data) op->rms_norm(be, w->y, w->x, layer->attn_norm, c->rms_norm_eps);
-    op->matmul(be, w->q, in, layer->wq, layer->bq, false);
-    op->matmul(be, w->k, in, layer->wk, layer->bk, false);
-    op->matmul(be, w->v, in, layer->wv, layer->bv, false);
+    const dg_product qkv[] = {{w->q, layer->wq, layer->bq}, {w->k, layer->wk, layer->bk}, {w->v, layer->wv, layer->bv}};
+    op->matmul(be, in, qkv, 3, false);
     if (layer->q_norm.data)
         op->rms_norm(be, heads(w->q, c->head_dim), heads(w->q, c->head_dim), layer->q_norm, c->rms_norm_eps);
     if (layer->k_norm.data)
@@ -57,7 +56,7 @@ static void attention_half(dg_backend *be, const dg_config *c, const dg_layer *l
     const dg_attn_shape shape = {c->n_head, c->n_kv_head, c->head_dim, c->window[l],
                                  1.0f / sqrtf((float)c->head_dim)};
     op->attention(be, w->att, w->q, seg, b->n_seg, &shape);
-    op->matmul(be, w->x, w->att, layer->wo, layer->bo, true);
+    dg_matmul(be, w->x, w->att, layer->wo, layer->bo, true);
 }
 
 void dg_layer_forward(dg_backend *be, const dg_config *c, const dg_layer *layer, int32_t l, const dg_batch *b,
@@ -66,17 +65,17 @@ void dg_layer_forward(dg_backend *be, const dg_config *c, const dg_layer *layer,
     const dg_mat none = {0};
     attention_half(be, c, layer, l, b, w, mask);
     op->rms_norm(be, w->y, w->x, layer->ffn_norm, c->rms_norm_eps);
-    op->matmul(be, w->gate, w->y, layer->w_gate, none, false);
-    op->matmul(be, w->up, w->y, layer->w_up, none, false);
+    const dg_product gate_up[] = {{w->gate, layer->w_gate, none}, {w->up, layer->w_up, none}};
+    op->matmul(be, w->y, gate_up, 2, false);
     op->swiglu(be, w->gate, w->gate, w->up);
-    op->matmul(be, w->x, w->gate, layer->w_down, none, true);
+    dg_matmul(be, w->x, w->gate, layer->w_down, none, true);
 }
 
 void dg_layer_store(dg_backend *be, const dg_config *c, const dg_layer *layer, int32_t l, dg_kv *kv, int32_t row0,
                     dg_mat c_rows, const dg_work *w) {
     const dg_ops *op = be->ops;
-    op->matmul(be, w->k, c_rows, layer->wk, layer->bk, false);
-    op->matmul(be, w->v, c_rows, layer->wv, layer->bv, false);
+    const dg_product kv_rows[] = {{w->k, layer->wk, layer->bk}, {w->v, layer->wv, layer->bv}};
+    op->matmul(be, c_rows, kv_rows, 2, false);
     if (layer->k_norm.data)
         op->rms_norm(be, heads(w->k, c->head_dim), heads(w->k, c->head_dim), layer->k_norm, c->rms_norm_eps);
     op->rope(be, w->k, w->rope, c->n_kv_head, c->rope_interleaved);

@@ -199,7 +199,7 @@ dg_status dg_session_plan(dg_model *model, const dg_session_options *options, dg
     dg_arena host = {0}, dev = {0};
     layout(s, &o, &host, &dev);
     const dg_config *c = &model->net.config;
-    dg_memory_plan p = {.target_weights = model->net.file->mapped, .context = s->context, .program = PROGRAM_BYTES};
+    dg_memory_plan p = {.target_weights = model->net.mapped + model->packed_bytes, .context = s->context, .program = PROGRAM_BYTES};
     p.target_kv = 2 * (uint64_t)c->n_layer * (uint64_t)s->context *
                   dg_dtype_bytes(DG_F32, (size_t)(c->n_kv_head * c->head_dim));
     for (int32_t i = 0; i < s->n_slot; i++) {

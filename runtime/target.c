@@ -2,6 +2,7 @@
 #include "runtime/target.h"
 
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -36,6 +37,7 @@ static dg_status net_rope(dg_backend *be, dg_net *net) {
 dg_status dg_net_open(dg_backend *be, const char *path, dg_net *out) {
     dg_net net = {0};
     dg_status st = dg_file_open(path, &net.file);
+    if (st == DG_OK) net.mapped = net.file->mapped;
     if (st == DG_OK) st = dg_config_read(net.file, &net.config);
     if (st == DG_OK) st = dg_bind(net.file, &net.config, &net.weights);
     if (st == DG_OK) st = net_rope(be, &net);
@@ -46,6 +48,67 @@ dg_status dg_net_open(dg_backend *be, const char *path, dg_net *out) {
     *out = net;
     return DG_OK;
 }
+
+/* ---- packed weights --------------------------------------------------------------------------- */
+
+/* Calls fn for each matrix that only matmul reads, until it has gone through all. */
+static void each_matrix(dg_net *net, void (*fn)(void *arg, dg_mat *m), void *arg) {
+    size_t n;
+    const dg_bind_row *row = dg_bind_table(&n);
+    for (size_t r = 0; r < n; r++) {
+        if (row[r].rows == DG_DIM_ONE || (!row[r].is_layer && row[r].offset == offsetof(dg_weights, embed))) continue;
+        for (int32_t l = 0; l < (row[r].is_layer ? net->config.n_layer : 1); l++) {
+            void *base = row[r].is_layer ? (void *)&net->weights.layer[l] : (void *)&net->weights;
+            dg_mat *m = (dg_mat *)(void *)((char *)base + row[r].offset);
+            if ((row[r].nets & dg_bind_net(&net->config)) && m->data) fn(arg, m);
+        }
+    }
+}
+
+typedef struct pack_walk {
+    dg_backend *be;
+    dg_net *net;
+    dg_arena *dev;
+    bool q8;
+    dg_progress progress;
+    uint64_t packed, all; /* bytes in the file: of matrices packed so far, of all that will be */
+} pack_walk;
+
+static dg_dtype packed_type(const pack_walk *w, const dg_mat *m) {
+    const bool plain = dg_dtype_get(m->dtype)->block_len == 1;
+    return w->q8 && plain && m->cols % 32 == 0 ? DG_Q8_0 : m->dtype;
+}
+
+static size_t file_bytes(const dg_mat *m) { return dg_dtype_bytes(m->dtype, (size_t)m->rows * (size_t)m->cols); }
+
+static void count_one(void *arg, dg_mat *m) {
+    pack_walk *w = arg;
+    if (w->be->ops->pack_bytes(w->be, *m, packed_type(w, m))) w->all += file_bytes(m);
+}
+
+static void pack_one(void *arg, dg_mat *m) {
+    pack_walk *w = arg;
+    const dg_dtype as = packed_type(w, m);
+    const size_t bytes = w->be->ops->pack_bytes(w->be, *m, as);
+    if (!bytes) return;
+    void *dst = dg_arena_take(w->dev, bytes, 1);
+    if (!dst) return;
+    const dg_mat source = *m;
+    *m = w->be->ops->pack(w->be, dst, source, as);
+    dg_file_forget(w->net->file, source.data, file_bytes(&source));
+    w->packed += file_bytes(&source);
+    if (w->progress.fn) w->progress.fn(w->progress.ud, w->net->file->path, (double)w->packed / (double)w->all);
+}
+
+void dg_net_layout(dg_backend *be, dg_net *net, bool q8, dg_arena *dev, dg_progress progress) {
+    pack_walk count = {.be = be, .q8 = q8};
+    each_matrix(net, count_one, &count);
+    net->mapped = net->file->mapped - count.all;
+    pack_walk w = {.be = be, .net = net, .dev = dev, .q8 = q8, .progress = progress, .all = count.all};
+    each_matrix(net, pack_one, &w);
+}
+
+/* ---- the forward pass ------------------------------------------------------------------------- */
 
 static void take_taps(const dg_model *m, const dg_work *w, int32_t layer, const dg_tap *tap, int32_t n_tap) {
     for (int32_t i = 0; i < n_tap; i++)
@@ -70,7 +133,7 @@ dg_status dg_target_forward(const dg_model *m, const dg_batch *b, const dg_work 
 }
 
 void dg_target_head(const dg_model *m, dg_mat x, dg_mat logits) {
-    m->be->ops->matmul(m->be, logits, x, m->net.weights.head, (dg_mat){0}, false);
+    dg_matmul(m->be, logits, x, m->net.weights.head, (dg_mat){0}, false);
 }
 
 void dg_model_log(const dg_model *m, dg_log_level level, const char *fmt, ...) {
@@ -81,6 +144,10 @@ void dg_model_log(const dg_model *m, dg_log_level level, const char *fmt, ...) {
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     m->options.log(m->options.log_ud, level, text);
+}
+
+dg_progress dg_model_progress(const dg_model *m) {
+    return (dg_progress){m->options.progress, m->options.progress_ud};
 }
 
 /* ---- opening ---------------------------------------------------------------------------------- */
@@ -112,7 +179,13 @@ static dg_status count_types(dg_model *m) {
 }
 
 static dg_status open_backend(dg_model *m, const dg_config *c) {
+    static const dg_precision precision[] = {[DG_COMPUTE_DEFAULT] = DG_PRECISION_FIXED,
+                                             [DG_COMPUTE_F32] = DG_PRECISION_F32,
+                                             [DG_COMPUTE_INT8] = DG_PRECISION_INT8};
+    const int32_t fuse = 8 * c->hidden_size; /* a drafter's features of eight layers */
     const dg_backend_options opt = {.threads = m->options.threads,
+                                    .precision = precision[m->options.compute],
+                                    .max_cols = c->intermediate_size > fuse ? c->intermediate_size : fuse,
                                     .max_keys = c->max_position + 2 * DG_TREE_MAX,
                                     .max_vocab = c->vocab_size,
                                     .alloc = dg_mem_alloc,
@@ -156,10 +229,26 @@ static dg_status open_chat(dg_model *m) {
 void dg_model_close(dg_model *m) {
     if (!m) return;
     dg_tokenizer_close(m->tokenizer);
-    if (m->be) dg_net_close(m->be, &m->net);
+    if (m->be) {
+        dg_net_close(m->be, &m->net);
+        if (m->packed) m->be->ops->free(m->be, m->packed);
+    }
     dg_backend_close(m->be);
     dg_mem_free(m->weight_types);
     dg_mem_free(m);
+}
+
+static dg_status pack_weights(dg_model *m) {
+    const dg_progress progress = dg_model_progress(m);
+    dg_arena dev = {0};
+    dg_net_layout(m->be, &m->net, false, &dev, progress);
+    m->packed_bytes = dev.used;
+    if (!dev.used) return DG_OK;
+    m->packed = m->be->ops->alloc(m->be, dev.used);
+    DG_CHECK(m->packed, DG_ERR_MEMORY, "%s: no memory for %zu bytes of weights", m->net.file->path, dev.used);
+    dev = (dg_arena){m->packed, 0, dev.used};
+    dg_net_layout(m->be, &m->net, false, &dev, progress);
+    return DG_OK;
 }
 
 static dg_status model_open(dg_model *m, const char *path) {
@@ -174,6 +263,7 @@ static dg_status model_open(dg_model *m, const char *path) {
              c.arch == DG_ARCH_DFLASH ? " DFlash drafter" : "n EAGLE-3 head", dg_arch_name(c.arch), path);
     DG_TRY(open_backend(m, &c));
     DG_TRY(dg_net_open(m->be, path, &m->net));
+    DG_TRY(pack_weights(m));
     DG_TRY(count_types(m));
     DG_TRY(open_tokenizer(m));
     return open_chat(m);
@@ -187,8 +277,8 @@ dg_status dg_model_open(const char *path, const dg_model_options *options, dg_mo
     dg_status st = DG_OK;
     if (m->options.threads < 0 || m->options.threads > 256)
         st = dg_fail(DG_ERR_ARGUMENT, "threads: expected 0 to 256, found %d", m->options.threads);
-    else if (m->options.compute == DG_COMPUTE_INT8)
-        st = dg_fail(DG_ERR_UNSUPPORTED, "compute mode int8 is not built in; default and f32 are");
+    else if (m->options.compute < DG_COMPUTE_DEFAULT || m->options.compute > DG_COMPUTE_INT8)
+        st = dg_fail(DG_ERR_ARGUMENT, "compute: expected DG_COMPUTE_DEFAULT, _F32 or _INT8, found %d", (int)m->options.compute);
     if (st == DG_OK) st = model_open(m, path);
     if (st != DG_OK) {
         dg_model_close(m);

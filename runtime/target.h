@@ -7,17 +7,29 @@
 #include "runtime/layer.h"
 #include "runtime/tokenizer.h"
 
-/* A network with its file: weights point into the mapping. */
+/* A network with its file: weights point into the mapping, or to where dg_net_layout packed them. */
 typedef struct dg_net {
     dg_file *file;
     dg_config config;
     dg_weights weights;
     float *inv_freq;  /* device [hd/2] */
     float rope_scale; /* on cos and sin */
+    uint64_t mapped;  /* bytes of the mapping that are read beside packed weights; final after dg_net_layout */
 } dg_net;
 
 /* Opens path, reads the configuration, binds the weights. Close with dg_net_close (fine on a zeroed one). */
 dg_status dg_net_open(dg_backend *be, const char *path, dg_net *net);
+
+/* Called about once a matrix. */
+typedef struct dg_progress {
+    void (*fn)(void *ud, const char *path, double done); /* done: 0 to 1; NULL: nobody listens */
+    void *ud;
+} dg_progress;
+
+/* Carves room for the packed weights of the network out of dev; on the second pass (see dg_arena) also packs them
+ * and lets their pages of the mapping go. q8: f32, f16 and bf16 matrices become Q8_0. The arena's memory must
+ * outlive the network's use. */
+void dg_net_layout(dg_backend *be, dg_net *net, bool q8, dg_arena *dev, dg_progress progress);
 void dg_net_close(dg_backend *be, dg_net *net);
 
 struct dg_model {
@@ -28,7 +40,8 @@ struct dg_model {
     dg_model_options options;
     char *weight_types;
     uint64_t parameters;
-    size_t backend_bytes;
+    void *packed; /* the packed weights */
+    size_t packed_bytes, backend_bytes;
 };
 
 /* Rows of a layer's output to keep: dst[n, hidden] <- rows row0.. of the residual stream after `layer`. */
@@ -46,6 +59,9 @@ void dg_target_head(const dg_model *m, dg_mat x, dg_mat logits);
 
 /* DG_ERR_DEVICE with the backend's message if an op failed. */
 dg_status dg_backend_check(dg_backend *be);
+
+/* The model's progress callback. */
+dg_progress dg_model_progress(const dg_model *m);
 
 /* Sends a message to the model's log callback, if any. */
 void dg_model_log(const dg_model *m, dg_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -19,7 +19,8 @@ static bool runs_here(const char *name) {
     __builtin_cpu_init(); /* these also ask whether the system saves the registers */
     if (strcmp(name, "avx512") == 0)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vnni");
     if (strcmp(name, "avx2") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
     return strcmp(name, "portable") == 0;
@@ -79,10 +80,14 @@ static dg_cpu *lay_out(layout *l, const dg_backend_options *opt, void **team) {
     const size_t vocab = (size_t)(opt->max_vocab > 0 ? opt->max_vocab : 0);
     dg_cpu *cpu = take(l, 1, sizeof *cpu + (size_t)n * sizeof cpu->scratch[0]);
     *team = n > 1 ? take(l, 1, dg_team_bytes(n)) : NULL;
+    const size_t blocks = ((size_t)(opt->max_cols > 0 ? opt->max_cols : 0) + DG_BLOCK - 1) / DG_BLOCK;
+    const bool packs = opt->precision != DG_PRECISION_F32;
+    dg_act_block *act = packs ? take(l, DG_PASS_ROWS / DG_ROW_TILE * blocks, sizeof *act) : NULL;
     for (int32_t i = 0; i < n; i++) {
         const dg_cpu_scratch s = {
             .panel = take(l, DG_PANEL_FLOATS, sizeof(float)),
             .sums = take(l, DG_PANEL_SUMS, sizeof(float)),
+            .strip = packs ? take(l, 1, sizeof(dg_strip)) : NULL,
             .score = take(l, DG_ATTN_ROWS * DG_ATTN_HEADS * keys, sizeof(float)),
             .list = take(l, DG_ATTN_ROWS * keys, sizeof(int32_t)),
             .value = take(l, vocab, sizeof(float)),
@@ -95,6 +100,9 @@ static dg_cpu *lay_out(layout *l, const dg_backend_options *opt, void **team) {
     cpu->n_thread = n;
     cpu->max_keys = opt->max_keys;
     cpu->max_vocab = opt->max_vocab;
+    cpu->max_cols = packs ? opt->max_cols : 0;
+    cpu->precision = opt->precision;
+    cpu->act = act;
     cpu->score_stride = (int32_t)keys;
     return cpu;
 }
@@ -149,14 +157,18 @@ static const char *cpu_error(const void *ctx) {
 
 static const char *cpu_describe(const void *ctx) { return ((const dg_cpu *)ctx)->text; }
 
-void dg_cpu_run(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg) {
-    pthread_mutex_lock(&cpu->lock);
+void dg_cpu_run_locked(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg) {
     if (cpu->team && work >= WORTH_SHARING) {
         const int64_t chunks = work / CHUNK, most = (int64_t)cpu->n_thread * CHUNKS_PER_THREAD;
         dg_team_run(cpu->team, (int32_t)(chunks < most ? chunks : most), fn, arg);
     } else {
         fn(arg, 0, 0, 1);
     }
+}
+
+void dg_cpu_run(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg) {
+    pthread_mutex_lock(&cpu->lock);
+    dg_cpu_run_locked(cpu, work, fn, arg);
     pthread_mutex_unlock(&cpu->lock);
 }
 
@@ -189,6 +201,8 @@ static const dg_ops ops = {
     .sync = op_sync,
     .embed = dg_cpu_embed,
     .rms_norm = dg_cpu_rms_norm,
+    .pack_bytes = dg_cpu_pack_bytes,
+    .pack = dg_cpu_pack,
     .matmul = dg_cpu_matmul,
     .rope_table = dg_cpu_rope_table,
     .rope = dg_cpu_rope,

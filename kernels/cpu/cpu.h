@@ -10,6 +10,7 @@
 #include <pthread.h>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/packed.h"
 
 /* ---- team.c ---- */
 
@@ -44,6 +45,14 @@ typedef struct dg_matmul_args {
     dg_mat out, x, w, bias;
     bool add;
 } dg_matmul_args;
+
+/* The operands of one matmul by packed weights. */
+typedef struct dg_packed_args {
+    const dg_act_block *x; /* [rows / DG_ROW_TILE, w.cols / DG_BLOCK]; rows: those of out, at most DG_PASS_ROWS */
+    dg_mat out, w, bias;
+    bool add;
+    int digits; /* of x: 1 or 2 */
+} dg_packed_args;
 
 enum {
     DG_ATTN_HEADS = 4, /* query heads that share one read of K and V */
@@ -97,6 +106,12 @@ typedef struct dg_isa {
 
     /* Outputs [m0, m1) of every row. panel [DG_PANEL_FLOATS] and sums [DG_PANEL_SUMS] are scratch. */
     void (*matmul)(const dg_matmul_args *a, int32_t m0, int32_t m1, float *panel, float *sums);
+
+    /* x[n_block * DG_BLOCK] in fixed point, as row `row` of dst[n_block]. */
+    void (*fix_row)(const float *x, int32_t n_block, int digits, int32_t row, dg_act_block *dst);
+
+    /* Panels [p0, p1) of every row; strip and sums [DG_PASS_ROWS] are scratch. */
+    void (*matmul_packed)(const dg_packed_args *a, int32_t p0, int32_t p1, dg_strip *strip, float (*sums)[DG_PACK_OUTS]);
     void (*attend)(const dg_attn_args *a);
 
     /* One row of d elements; w f32, f16 or bf16. */
@@ -131,6 +146,7 @@ const dg_isa *dg_isa_get(const char *name);
 
 typedef struct dg_cpu_scratch { /* one worker's */
     float *panel, *sums;        /* matmul */
+    dg_strip *strip;            /* by packed weights */
     float *score;               /* attention: [DG_ATTN_ROWS, DG_ATTN_HEADS, score_stride] */
     int32_t *list;              /* attention: visible window rows, [DG_ATTN_ROWS, score_stride] */
     float *value;               /* select: a row's candidates, [max_vocab] */
@@ -144,7 +160,9 @@ typedef struct dg_cpu_scratch { /* one worker's */
 typedef struct dg_cpu {
     const dg_isa *isa;
     dg_team *team; /* NULL with one thread */
-    int32_t n_thread, max_keys, max_vocab, score_stride;
+    dg_precision precision;
+    dg_act_block *act; /* matmul by packed weights: x, [DG_PASS_ROWS / DG_ROW_TILE, max_cols / DG_BLOCK] */
+    int32_t n_thread, max_keys, max_vocab, max_cols, score_stride;
     pthread_mutex_t lock; /* held by every op that uses the team or scratch */
     void *(*alloc)(size_t);
     void (*free)(void *);
@@ -158,9 +176,14 @@ static inline dg_cpu *dg_cpu_of(dg_backend *be) { return be->ctx; }
  * instructions) is too small to share. Takes the lock. */
 void dg_cpu_run(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg);
 
+/* Likewise; the caller has the lock. For ops that run in several steps. */
+void dg_cpu_run_locked(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg);
+
 /* ---- the ops, by file ---- */
 
-void dg_cpu_matmul(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_mat bias, bool add);
+size_t dg_cpu_pack_bytes(dg_backend *be, dg_mat w, dg_dtype as);
+dg_mat dg_cpu_pack(dg_backend *be, void *dst, dg_mat w, dg_dtype as);
+void dg_cpu_matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t n, bool add);
 void dg_cpu_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *seg, int32_t n_seg,
                       const dg_attn_shape *shape);
 

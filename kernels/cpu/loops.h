@@ -12,12 +12,15 @@
 
 #include "kernels/cpu/loops_attention.h"
 #include "kernels/cpu/loops_matmul.h"
+#include "kernels/cpu/loops_packed.h"
 #include "kernels/cpu/loops_rows.h"
 #include "kernels/cpu/loops_select.h"
 
 const dg_isa DG_ISA_TABLE = {
     .name = DG_ISA_NAME,
     .matmul = matmul,
+    .fix_row = fix_row,
+    .matmul_packed = matmul_packed,
     .attend = attend,
     .rms_norm = rms_norm,
     .swiglu = swiglu,

@@ -1,5 +1,10 @@
-/* The matmul op: shares outputs over the team. The products are in loops_matmul.h. */
+/* The matmul op: shares outputs over the team. The products are in loops_matmul.h, those by packed weights in
+ * loops_packed.h. */
 #include "kernels/cpu/cpu.h"
+
+#include "kernels/quant.h"
+
+/* ---- weights as they are in the file ---- */
 
 typedef struct matmul_job {
     dg_cpu *cpu;
@@ -19,9 +24,109 @@ static void matmul_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chun
     if (m0 < m1) job->cpu->isa->matmul(&job->args, m0, m1, scratch->panel, scratch->sums);
 }
 
-void dg_cpu_matmul(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_mat bias, bool add) {
-    if (x.rows == 0 || w.rows == 0) return;
-    matmul_job job = {dg_cpu_of(be), {out, x, w, bias, add}};
-    const int64_t work = (int64_t)w.rows * w.cols / DG_LANES * (2 + x.rows);
-    dg_cpu_run(job.cpu, work, matmul_part, &job);
+/* ---- packed weights ---- */
+
+static int digits_of(dg_precision p) { return p == DG_PRECISION_INT8 ? 1 : 2; }
+
+size_t dg_cpu_pack_bytes(dg_backend *be, dg_mat w, dg_dtype as) {
+    const dg_cpu *cpu = dg_cpu_of(be);
+    if (cpu->precision == DG_PRECISION_F32 || !dg_pack_has(as)) return 0;
+    if (w.cols > cpu->max_cols || w.cols % dg_dtype_get(as)->block_len) return 0;
+    const size_t panels = ((size_t)w.rows + DG_PACK_OUTS - 1) / DG_PACK_OUTS;
+    return panels * DG_PACK_OUTS * dg_dtype_bytes(as, (size_t)w.cols);
+}
+
+typedef struct pack_job {
+    dg_mat w;
+    dg_dtype as;
+    void *dst;
+} pack_job;
+
+static int32_t n_panel(dg_mat w) { return (w.rows + DG_PACK_OUTS - 1) / DG_PACK_OUTS; }
+
+static void pack_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
+    (void)worker;
+    const pack_job *job = arg;
+    int32_t p0, p1;
+    dg_split(n_panel(job->w), 1, chunk, n_chunk, &p0, &p1);
+    dg_pack_panels(job->w, job->as, job->dst, p0, p1);
+}
+
+dg_mat dg_cpu_pack(dg_backend *be, void *dst, dg_mat w, dg_dtype as) {
+    if (!dg_cpu_pack_bytes(be, w, as)) return w;
+    pack_job job = {w, as, dst};
+    dg_cpu_run(dg_cpu_of(be), (int64_t)w.rows * w.cols, pack_part, &job);
+    dg_mat packed = dg_mat_make(dst, as, w.rows, w.cols);
+    packed.packed = true;
+    return packed;
+}
+
+typedef struct packed_job {
+    dg_cpu *cpu;
+    dg_mat x; /* the rows of this pass, from row0 on */
+    int32_t row0;
+    const dg_product *product;
+    int32_t n, panels;
+    bool add;
+} packed_job;
+
+static void fix_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
+    (void)worker;
+    const packed_job *job = arg;
+    const int32_t blocks = job->x.cols / DG_BLOCK;
+    int32_t r0, r1;
+    dg_split(job->x.rows, 1, chunk, n_chunk, &r0, &r1);
+    for (int32_t r = r0; r < r1; r++)
+        job->cpu->isa->fix_row((const float *)job->x.data + r * job->x.stride, blocks, digits_of(job->cpu->precision),
+                               r % DG_ROW_TILE, job->cpu->act + r / DG_ROW_TILE * blocks);
+}
+
+/* Panels are numbered through all products. */
+static void packed_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
+    const packed_job *job = arg;
+    const dg_cpu_scratch *scratch = &job->cpu->scratch[worker];
+    int32_t p0, p1, base = 0;
+    dg_split(job->panels, 1, chunk, n_chunk, &p0, &p1);
+    for (int32_t i = 0; i < job->n; i++) {
+        const dg_product *p = &job->product[i];
+        const int32_t panels = n_panel(p->w), from = p0 > base ? p0 - base : 0;
+        const int32_t to = p1 - base < panels ? p1 - base : panels;
+        const dg_packed_args args = {job->cpu->act, dg_mat_rows(p->out, job->row0, job->x.rows), p->w, p->bias, job->add,
+                                     digits_of(job->cpu->precision)};
+        if (from < to)
+            job->cpu->isa->matmul_packed(&args, from, to, scratch->strip, (float(*)[DG_PACK_OUTS])scratch->sums);
+        base += panels;
+    }
+}
+
+static void matmul_packed(dg_cpu *cpu, dg_mat x, const dg_product *product, int32_t n, bool add) {
+    packed_job job = {.cpu = cpu, .product = product, .n = n, .add = add};
+    for (int32_t i = 0; i < n; i++) job.panels += n_panel(product[i].w);
+    pthread_mutex_lock(&cpu->lock);
+    for (job.row0 = 0; job.row0 < x.rows; job.row0 += DG_PASS_ROWS) {
+        const int32_t rows = x.rows - job.row0 < DG_PASS_ROWS ? x.rows - job.row0 : DG_PASS_ROWS;
+        const int64_t blocks = x.cols / DG_BLOCK;
+        job.x = dg_mat_rows(x, job.row0, rows);
+        dg_cpu_run_locked(cpu, blocks * rows * 32, fix_part, &job);
+        dg_cpu_run_locked(cpu, blocks * job.panels * (16 + 20 * rows), packed_part, &job);
+    }
+    pthread_mutex_unlock(&cpu->lock);
+}
+
+void dg_cpu_matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t n, bool add) {
+    dg_cpu *cpu = dg_cpu_of(be);
+    if (x.rows == 0) return;
+    for (int32_t i = 0; i < n; ) {
+        int32_t together = 0;
+        while (i + together < n && product[i + together].w.packed) together++;
+        if (together) {
+            matmul_packed(cpu, x, product + i, together, add);
+            i += together;
+            continue;
+        }
+        const dg_product *p = &product[i++];
+        if (p->w.rows == 0) continue;
+        matmul_job job = {cpu, {p->out, x, p->w, p->bias, add}};
+        dg_cpu_run(cpu, (int64_t)p->w.rows * p->w.cols / DG_LANES * (2 + x.rows), matmul_part, &job);
+    }
 }

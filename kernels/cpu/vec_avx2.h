@@ -9,6 +9,8 @@ enum {
     FUSED_OUTS = 2,
     TILE_ROWS = 2,
     TILE_OUTS = 2,
+    CODES = 32,
+    PACKED_ROWS = 4,
     MIX_CHUNKS = 1,
     SCORE_TOGETHER = 0
 }; /* see vec_portable.h */
@@ -176,6 +178,46 @@ ALWAYS_INLINE v16 nibble_high(nibble_code t, u8x16 q) {
 ALWAYS_INLINE void nibble_both(nibble_code t, u8x16 q, v16 w[2]) {
     w[0] = nibble_low(t, q);
     w[1] = nibble_high(t, q);
+}
+
+/* See vec_portable.h. Pairs of products add up in 16 bits, which saturate: eight pairs fit when codes are below
+ * 16, one when digits have 7 bits; 8-bit codes with 8-bit digits are taken half by half. */
+ALWAYS_INLINE void dot_quads(const uint8_t (*q)[64], int quads, const int8_t *a, int rows, int digits, int nibbles,
+                             w16 *dot) {
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++) {
+        const __m256i ones = _mm256_set1_epi16(1);
+        __m256i pairs[PACKED_ROWS];
+#pragma GCC unroll 8
+        for (int j = 0; j < quads; j++) {
+            const __m256i codes = _mm256_loadu_si256((const __m256i *)(q[j] + 32 * h));
+            const __m256i high = _mm256_and_si256(_mm256_srli_epi16(codes, 4), _mm256_set1_epi8(15));
+            const __m256i low = _mm256_and_si256(codes, _mm256_set1_epi8(15));
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) {
+                int32_t four;
+                memcpy(&four, a + 64 * r + 4 * j, sizeof four);
+                const __m256i x = _mm256_set1_epi32(four);
+                __m256i *sum = h ? &dot[r].b : &dot[r].a;
+#ifdef __AVXVNNI__
+                (void)ones, (void)pairs, (void)high, (void)low, (void)digits, (void)nibbles;
+                *sum = _mm256_dpbusd_avx_epi32(*sum, codes, x);
+#else
+                if (nibbles) {
+                    const __m256i pair = _mm256_maddubs_epi16(codes, x);
+                    pairs[r] = j == 0 ? pair : _mm256_add_epi16(pairs[r], pair);
+                    if (j == quads - 1) *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs[r], ones));
+                } else if (digits == 2) {
+                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), ones));
+                } else {
+                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), ones));
+                    *sum = _mm256_add_epi32(
+                        *sum, _mm256_madd_epi16(_mm256_maddubs_epi16(high, x), _mm256_set1_epi16(16)));
+                }
+#endif
+            }
+        }
+    }
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* v16 as one AVX-512 register (F, BW, VL, DQ). */
+/* v16 as one AVX-512 register (F, BW, VL, DQ, VNNI). */
 #ifndef DG_VEC_AVX512_H
 #define DG_VEC_AVX512_H
 
@@ -9,6 +9,8 @@ enum {
     FUSED_OUTS = 4,
     TILE_ROWS = 4,
     TILE_OUTS = 4,
+    CODES = 64,
+    PACKED_ROWS = 8,
     MIX_CHUNKS = 4,
     SCORE_TOGETHER = 1
 }; /* see vec_portable.h */
@@ -129,6 +131,22 @@ ALWAYS_INLINE void nibble_both(nibble_code t, u8x16 q, v16 w[2]) {
     const __m512i index = _mm512_cvtepu8_epi32((__m128i)q);
     w[0] = _mm512_permutexvar_ps(index, t);
     w[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(index, 4), t);
+}
+
+/* See vec_portable.h. */
+ALWAYS_INLINE void dot_quads(const uint8_t (*q)[64], int quads, const int8_t *a, int rows, int digits, int nibbles,
+                             w16 *dot) {
+    (void)digits, (void)nibbles;
+#pragma GCC unroll 8
+    for (int j = 0; j < quads; j++) {
+        const __m512i codes = _mm512_loadu_si512(q[j]);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            int32_t four;
+            memcpy(&four, a + 64 * r + 4 * j, sizeof four);
+            dot[r] = _mm512_dpbusd_epi32(dot[r], codes, _mm512_set1_epi32(four));
+        }
+    }
 }
 
 #endif

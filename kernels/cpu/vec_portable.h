@@ -4,6 +4,7 @@
 
 enum { FUSED_ROWS = 1, FUSED_OUTS = 1 }; /* matmul: rows and outputs at a time, decoding in registers */
 enum { TILE_ROWS = 2, TILE_OUTS = 1 };   /* and with decoded panels */
+enum { CODES = 16, PACKED_ROWS = 4 };    /* matmul with packed weights: bytes of a register, rows at a time */
 enum { MIX_CHUNKS = 1 };                 /* attention: vectors of values at a time */
 enum { SCORE_TOGETHER = 0 };             /* and whether there are registers to score several heads at once */
 
@@ -220,6 +221,27 @@ ALWAYS_INLINE v16 nibble_high(nibble_code t, u8x16 q) {
 ALWAYS_INLINE void nibble_both(nibble_code t, u8x16 q, v16 w[2]) {
     w[0] = nibble_low(t, q);
     w[1] = nibble_high(t, q);
+}
+
+/* dot[r] lane o += the products of the four codes in bytes 4o.. of q[j] with the four digits at a + 64r + 4j, for
+ * j < quads. Digits have 8 bits, or 7 if there are two of them; nibbles: codes are below 16. */
+ALWAYS_INLINE void dot_quads(const uint8_t (*q)[64], int quads, const int8_t *a, int rows, int digits, int nibbles,
+                             w16 *dot) {
+    typedef int16_t i16x8 __attribute__((vector_size(16)));
+    (void)digits, (void)nibbles;
+    for (int j = 0; j < quads; j++)
+        for (int r = 0; r < rows; r++) {
+            const int8_t *x = a + 64 * r + 4 * j;
+            const i16x8 even = {x[0], x[2], x[0], x[2], x[0], x[2], x[0], x[2]};
+            const i16x8 odd = {x[1], x[3], x[1], x[3], x[1], x[3], x[1], x[3]};
+            u32x4 *const part[4] = {&dot[r].a, &dot[r].b, &dot[r].c, &dot[r].d};
+            for (int i = 0; i < 4; i++) {
+                i16x8 codes;
+                memcpy(&codes, q[j] + 16 * i, sizeof codes);
+                const i32x4 e = (i32x4)((codes & 255) * even), o = (i32x4)((i16x8)((u16x8)codes >> 8) * odd);
+                *part[i] += (u32x4)((e << 16 >> 16) + (e >> 16) + (o << 16 >> 16) + (o >> 16));
+            }
+        }
 }
 
 #endif

@@ -244,19 +244,22 @@ static void test_smollm2(void **state) {
 }
 
 /* A matmul that sums in another order when it gets more than one row: what a careless backend does. */
-static void (*sound_matmul)(dg_backend *, dg_mat, dg_mat, dg_mat, dg_mat, bool);
+static void (*sound_matmul)(dg_backend *, dg_mat, const dg_product *, int32_t, bool);
 
-static void careless_matmul(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_mat bias, bool add) {
+static void careless_matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t n, bool add) {
     if (x.rows == 1 || x.cols < 32) {
-        sound_matmul(be, out, x, w, bias, add);
+        sound_matmul(be, x, product, n, add);
         return;
     }
     const int32_t half = x.cols / 2 / 16 * 16;
-    dg_mat wl = w, wr = w;
-    wl.cols = half;
-    wr = dg_mat_cols(w, half, w.cols - half);
-    sound_matmul(be, out, dg_mat_cols(x, half, x.cols - half), wr, bias, add);
-    sound_matmul(be, out, dg_mat_cols(x, 0, half), wl, (dg_mat){0}, true);
+    for (int32_t i = 0; i < n; i++) {
+        dg_product left = product[i], right = product[i];
+        left.w.cols = half;
+        left.bias = (dg_mat){0};
+        right.w = dg_mat_cols(product[i].w, half, x.cols - half);
+        sound_matmul(be, dg_mat_cols(x, half, x.cols - half), &right, 1, add);
+        sound_matmul(be, dg_mat_cols(x, 0, half), &left, 1, true);
+    }
 }
 
 static void test_broken_kernel_is_noticed(void **state) {

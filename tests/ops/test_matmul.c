@@ -74,7 +74,7 @@ static void check_shape(dg_backend *be, shape s, dg_dtype dtype) {
     double *want = malloc(sizeof(double) * (size_t)(s.n * s.m)),
            *scale = malloc(sizeof(double) * (size_t)(s.n * s.m));
     reference(s, &o, want, scale);
-    be->ops->matmul(be, o.out, o.x, o.w, o.bias, s.add);
+    dg_matmul(be, o.out, o.x, o.w, o.bias, s.add);
     char what[160];
     snprintf(what, sizeof what, "%s, %s, n %d m %d k %d", dg_backend_describe(be), dg_dtype_get(dtype)->name,
              s.n, s.m, s.k);
@@ -111,8 +111,8 @@ static void packed_is_decoded(dg_backend *be) {
             const shape s = {rows[i], 11, 1536, 0, 0};
             operands o = operands_new(s, (dg_dtype)t, &seed);
             dg_mat w = mat_f32(o.w), out = mat_new(DG_F32, s.n, s.m, 0);
-            be->ops->matmul(be, o.out, o.x, o.w, o.bias, false);
-            be->ops->matmul(be, out, o.x, w, o.bias, false);
+            dg_matmul(be, o.out, o.x, o.w, o.bias, false);
+            dg_matmul(be, out, o.x, w, o.bias, false);
             check_same(o.out, out, dg_dtype_get((dg_dtype)t)->name);
             mat_free(w);
             mat_free(out);
@@ -137,11 +137,11 @@ static void rows_alone(dg_backend *be) {
         for (size_t l = 0; l < 2; l++) {
             const shape s = {70, 37, length[l] + (dg_dtype_get(dtype[t])->block_len == 1 ? 5 : 0), 0, 1};
             operands o = operands_new(s, dtype[t], &seed);
-            be->ops->matmul(be, o.out, o.x, o.w, o.bias, false);
+            dg_matmul(be, o.out, o.x, o.w, o.bias, false);
             dg_mat out = mat_new(DG_F32, 70, s.m, 1);
             for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
                 const int32_t first = (int32_t)(i * 11) % (71 - n[i]);
-                be->ops->matmul(be, dg_mat_rows(out, 0, n[i]), dg_mat_rows(o.x, first, n[i]), o.w, o.bias,
+                dg_matmul(be, dg_mat_rows(out, 0, n[i]), dg_mat_rows(o.x, first, n[i]), o.w, o.bias,
                                 false);
                 check_same(dg_mat_rows(out, 0, n[i]), dg_mat_rows(o.out, first, n[i]),
                            dg_dtype_get(dtype[t])->name);
@@ -172,7 +172,7 @@ static void test_threads(void **state) {
                     dg_backend *be = open_cpu(isa_name[isa], threads);
                     if (!be) break;
                     const bool first = threads == 1 && isa <= 1;
-                    be->ops->matmul(be, first ? o.out : out, o.x, o.w, o.bias, false);
+                    dg_matmul(be, first ? o.out : out, o.x, o.w, o.bias, false);
                     if (!first) check_same(out, o.out, dg_backend_describe(be));
                     dg_backend_close(be);
                 }

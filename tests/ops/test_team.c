@@ -101,7 +101,7 @@ static void *call(void *arg) {
     c->fine = true;
     for (int i = 0; i < 150; i++) {
         const int32_t n = 1 + i % ROWS;
-        c->be->ops->matmul(c->be, dg_mat_rows(out, 0, n), dg_mat_rows(c->x, 0, n), c->w, (dg_mat){0}, false);
+        dg_matmul(c->be, dg_mat_rows(out, 0, n), dg_mat_rows(c->x, 0, n), c->w, (dg_mat){0}, false);
         for (int32_t r = 0; r < n; r++)
             c->fine &= memcmp(dg_mat_row(&out, r), dg_mat_row(&c->want, r), M * sizeof(float)) == 0;
     }
@@ -121,7 +121,7 @@ static void test_callers(void **state) {
         c[i].want = mat_new(DG_F32, ROWS, M, 0);
         mat_random(c[i].x, 1, &c[i].seed);
         mat_random_blocks(c[i].w, &c[i].seed);
-        be->ops->matmul(be, c[i].want, c[i].x, c[i].w, (dg_mat){0}, false);
+        dg_matmul(be, c[i].want, c[i].x, c[i].w, (dg_mat){0}, false);
     }
     for (int i = 0; i < CALLERS; i++) assert_int_equal(pthread_create(&c[i].thread, NULL, call, &c[i]), 0);
     for (int i = 0; i < CALLERS; i++) {
