@@ -42,10 +42,11 @@ BENCH_BIN:= $(BENCH_SRC:%.c=$(BUILD)/%)
 # One file per instruction set, compiled with its own flags and chosen at run time.
 ifeq ($(ARCH),x86_64)
 ISA_avx2   := -mavx2 -mfma -mf16c
+ISA_avxvnni := $(ISA_avx2) -mavxvnni
 ISA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c
 endif
 # Inlining alone makes them large; -O2 compiles them in half the time and runs as fast.
-isa = $(if $(findstring kernels/cpu/isa_,$1),-O2) $(if $(findstring _avx512.,$1),$(ISA_avx512))$(if $(findstring _avx2.,$1),$(ISA_avx2))
+isa = $(if $(findstring kernels/cpu/isa_,$1),-O2) $(foreach i,avx2 avxvnni avx512,$(if $(findstring isa_$i.,$1),$(ISA_$i)))
 
 .PHONY: all lib cli deps model demo test golden portable bench bench-ops fuzz asan ubsan tsan oom lint format layers train-deps train-smoke install uninstall clean help found
 .DEFAULT_GOAL := all

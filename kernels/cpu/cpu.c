@@ -21,13 +21,15 @@ static bool runs_here(const char *name) {
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                __builtin_cpu_supports("avx512vnni");
-    if (strcmp(name, "avx2") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool vnni = strcmp(name, "avxvnni") == 0;
+    if (vnni && !__builtin_cpu_supports("avxvnni")) return false;
+    if (vnni || strcmp(name, "avx2") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
     return strcmp(name, "portable") == 0;
 }
 
 #if defined(__x86_64__)
-static const dg_isa *const isa[] = {&dg_isa_avx512, &dg_isa_avx2, &dg_isa_portable}; /* best first */
+static const dg_isa *const isa[] = {&dg_isa_avx512, &dg_isa_avxvnni, &dg_isa_avx2, &dg_isa_portable}; /* best first */
 #else
 static const dg_isa *const isa[] = {&dg_isa_portable};
 #endif

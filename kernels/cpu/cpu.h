@@ -137,7 +137,7 @@ typedef struct dg_isa {
     int32_t (*gumbel_max)(const float *x, int32_t n, dg_scale s, uint64_t seed, uint32_t pos);
 } dg_isa;
 
-extern const dg_isa dg_isa_portable, dg_isa_avx2, dg_isa_avx512;
+extern const dg_isa dg_isa_portable, dg_isa_avx2, dg_isa_avxvnni, dg_isa_avx512;
 
 /* The best table that this machine runs, or the named one; NULL if the name is unknown or cannot run. */
 const dg_isa *dg_isa_get(const char *name);

@@ -15,9 +15,7 @@ static void fix_row(const float *x, int32_t n_block, int digits, int32_t row, dg
     for (; n_block > 0; n_block--, x += DG_BLOCK, dst++) {
         const v16 v[2] = {v16_load(x), v16_load(x + 16)};
         const v16 zero = v16_zero(), size = v16_max(v16_max(v[0], v16_sub(zero, v[0])), v16_max(v[1], v16_sub(zero, v[1])));
-        float lane[16], largest = 0;
-        v16_store(lane, size);
-        for (int i = 0; i < 16; i++) largest = lane[i] > largest ? lane[i] : largest;
+        const float largest = v16_largest(size);
         const float odd = v16_sum(v16_fma(v[0], zero, v16_mul(v[1], zero))); /* 0, or NaN */
         const bool none = largest < 1e-30f; /* its inverse might be infinite */
         const float scale = odd != 0 ? odd : none ? 0 : largest / (float)most;
@@ -25,15 +23,10 @@ static void fix_row(const float *x, int32_t n_block, int digits, int32_t row, dg
         float half[2];
         for (int h = 0; h < 2; h++) {
             const v16 shifted = v16_fma(odd != 0 ? zero : v[h], inverse, round);
-            int32_t a[16];
-            v16_store((float *)a, shifted);
-            int8_t *high = dst->digit[row][0] + 16 * h, *low = dst->digit[row][1] + 16 * h;
-            for (int i = 0; i < 16; i++) {
-                a[i] -= 0x4b400000;
-                const int32_t top = digits == 2 ? (a[i] + 64) >> 7 : a[i];
-                high[i] = (int8_t)top;
-                low[i] = (int8_t)(a[i] - top * 128);
-            }
+            const w16 a = w16_sub(v16_bits(shifted), w16_set1(0x4b400000));
+            const w16 high = digits == 2 ? w16_sar(w16_add(a, w16_set1(64)), 7) : a;
+            w16_store_i8(dst->digit[row][0] + 16 * h, high);
+            w16_store_i8(dst->digit[row][1] + 16 * h, w16_sub(a, w16_shl(high, 7)));
             half[h] = v16_sum(v16_sub(shifted, round));
         }
         dst->scale[row] = scale;
@@ -213,17 +206,13 @@ ALWAYS_INLINE void strip_tile(const dg_strip *s, int32_t n_block, const dg_act_b
     for (int32_t b = 0; b < n_block; b++, x++)
 #pragma GCC unroll 2
         for (int h = 0; h < parts; h++) {
-            w16 dot[PACKED_ROWS];
-            const uint8_t(*q)[64] = s->q + 8 * b + quads * h;
-            const int8_t *a = x->digit[row][0] + 16 * h;
+            w16 dot[PACKED_ROWS], more[PACKED_ROWS];
 #pragma GCC unroll 8
-            for (int r = 0; r < rows; r++) dot[r] = w16_set1(0);
-            dot_quads(q, quads, a, rows, digits, kind == STRIP_NIBBLES, dot);
-            if (digits == 2) {
+            for (int r = 0; r < rows; r++) dot[r] = more[r] = w16_set1(0);
+            dot_quads(s->q + 8 * b + quads * h, quads, x->digit[row][0] + 16 * h, rows, digits, kind == STRIP_NIBBLES, dot,
+                      more);
 #pragma GCC unroll 8
-                for (int r = 0; r < rows; r++) dot[r] = w16_shl(dot[r], 7);
-                dot_quads(q, quads, a + DG_BLOCK, rows, digits, kind == STRIP_NIBBLES, dot);
-            }
+            for (int r = 0; r < rows; r++) dot[r] = w16_add(digits == 2 ? w16_shl(dot[r], 7) : dot[r], more[r]);
             const v16 d = v16_load(s->d[parts * b + h]), m = v16_load(s->m[parts * b + h]);
             const float *total = (parts == 2 ? x->half_sum[h] : x->sum) + row;
 #pragma GCC unroll 8

@@ -3,6 +3,7 @@
 #define DG_VEC_AVX2_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 enum {
     FUSED_ROWS = 2,
@@ -180,42 +181,81 @@ ALWAYS_INLINE void nibble_both(nibble_code t, u8x16 q, v16 w[2]) {
     w[1] = nibble_high(t, q);
 }
 
-/* See vec_portable.h. Pairs of products add up in 16 bits, which saturate: eight pairs fit when codes are below
- * 16, one when digits have 7 bits; 8-bit codes with 8-bit digits are taken half by half. */
+/* See vec_portable.h. */
+ALWAYS_INLINE float v16_largest(v16 v) {
+    const __m256 eight = _mm256_max_ps(v.a, v.b);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+ALWAYS_INLINE void w16_store_i8(int8_t *p, w16 v) {
+    const __m256i pairs = _mm256_permute4x64_epi64(_mm256_packs_epi32(v.a, v.b), 0xd8);
+    _mm_storeu_si128((__m128i *)p, _mm_packs_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
+}
+
+/* sum += codes by the four digits at p, each times `factor`. */
+ALWAYS_INLINE void dot4(__m256i *sum, __m256i codes, const int8_t *p, int factor) {
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+#ifdef __AVXVNNI__
+    if (factor == 1) {
+        *sum = _mm256_dpbusd_avx_epi32(*sum, codes, _mm256_set1_epi32(four));
+        return;
+    }
+#endif
+    const __m256i pairs = _mm256_maddubs_epi16(codes, _mm256_set1_epi32(four));
+    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16((int16_t)factor)));
+}
+
+/* Likewise for codes below 16 in pairs of 16 bits, of which eight fit. */
+ALWAYS_INLINE void dot4_pairs(__m256i *pairs, __m256i codes, const int8_t *p, bool first) {
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    const __m256i pair = _mm256_maddubs_epi16(codes, _mm256_set1_epi32(four));
+    *pairs = first ? pair : _mm256_add_epi16(*pairs, pair);
+}
+
+#ifdef __AVXVNNI__
+enum { HAS_DOT4 = 1 };
+#else
+enum { HAS_DOT4 = 0 };
+#endif
+
+/* See vec_portable.h. maddubs saturates at 16 bits, which two products with digits of 7 bits stay below; with digits of
+ * 8 bits, codes of 8 bits are taken half by half. */
 ALWAYS_INLINE void dot_quads(const uint8_t (*q)[64], int quads, const int8_t *a, int rows, int digits, int nibbles,
-                             w16 *dot) {
+                             w16 *sum0, w16 *sum1) {
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++) {
-        const __m256i ones = _mm256_set1_epi16(1);
-        __m256i pairs[PACKED_ROWS];
+        __m256i pairs[2][PACKED_ROWS];
 #pragma GCC unroll 8
         for (int j = 0; j < quads; j++) {
-            const __m256i codes = _mm256_loadu_si256((const __m256i *)(q[j] + 32 * h));
-            const __m256i high = _mm256_and_si256(_mm256_srli_epi16(codes, 4), _mm256_set1_epi8(15));
-            const __m256i low = _mm256_and_si256(codes, _mm256_set1_epi8(15));
+            const __m256i codes = _mm256_loadu_si256((const __m256i *)(q[j] + 32 * h)), low4 = _mm256_set1_epi8(15);
+            const __m256i low = _mm256_and_si256(codes, low4);
+            const __m256i high = _mm256_and_si256(_mm256_srli_epi16(codes, 4), low4);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {
-                int32_t four;
-                memcpy(&four, a + 64 * r + 4 * j, sizeof four);
-                const __m256i x = _mm256_set1_epi32(four);
-                __m256i *sum = h ? &dot[r].b : &dot[r].a;
-#ifdef __AVXVNNI__
-                (void)ones, (void)pairs, (void)high, (void)low, (void)digits, (void)nibbles;
-                *sum = _mm256_dpbusd_avx_epi32(*sum, codes, x);
-#else
-                if (nibbles) {
-                    const __m256i pair = _mm256_maddubs_epi16(codes, x);
-                    pairs[r] = j == 0 ? pair : _mm256_add_epi16(pairs[r], pair);
-                    if (j == quads - 1) *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs[r], ones));
+                const int8_t *x = a + 64 * r + 4 * j;
+                __m256i *s0 = h ? &sum0[r].b : &sum0[r].a, *s1 = h ? &sum1[r].b : &sum1[r].a;
+                if (nibbles && !HAS_DOT4) {
+                    dot4_pairs(&pairs[0][r], codes, x, j == 0);
+                    if (digits == 2) dot4_pairs(&pairs[1][r], codes, x + 32, j == 0);
                 } else if (digits == 2) {
-                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), ones));
+                    dot4(s0, codes, x, 1);
+                    dot4(s1, codes, x + 32, 1);
+                } else if (HAS_DOT4) {
+                    dot4(j % 2 ? s1 : s0, codes, x, 1);
                 } else {
-                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), ones));
-                    *sum = _mm256_add_epi32(
-                        *sum, _mm256_madd_epi16(_mm256_maddubs_epi16(high, x), _mm256_set1_epi16(16)));
+                    dot4(s0, low, x, 1);
+                    dot4(s1, high, x, 16);
                 }
-#endif
             }
+        }
+        for (int r = 0; r < rows && nibbles && !HAS_DOT4; r++) {
+            const __m256i ones = _mm256_set1_epi16(1);
+            __m256i *s0 = h ? &sum0[r].b : &sum0[r].a, *s1 = h ? &sum1[r].b : &sum1[r].a;
+            *s0 = _mm256_add_epi32(*s0, _mm256_madd_epi16(pairs[0][r], ones));
+            if (digits == 2) *s1 = _mm256_add_epi32(*s1, _mm256_madd_epi16(pairs[1][r], ones));
         }
     }
 }

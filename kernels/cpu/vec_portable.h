@@ -223,24 +223,44 @@ ALWAYS_INLINE void nibble_both(nibble_code t, u8x16 q, v16 w[2]) {
     w[1] = nibble_high(t, q);
 }
 
-/* dot[r] lane o += the products of the four codes in bytes 4o.. of q[j] with the four digits at a + 64r + 4j, for
- * j < quads. Digits have 8 bits, or 7 if there are two of them; nibbles: codes are below 16. */
-ALWAYS_INLINE void dot_quads(const uint8_t (*q)[64], int quads, const int8_t *a, int rows, int digits, int nibbles,
-                             w16 *dot) {
+ALWAYS_INLINE float v16_largest(v16 v) {
+    float lane[16], most;
+    v16_store(lane, v);
+    most = lane[0];
+    for (int i = 1; i < 16; i++) most = lane[i] > most ? lane[i] : most;
+    return most;
+}
+/* Words in [-128, 127]. */
+ALWAYS_INLINE void w16_store_i8(int8_t *p, w16 v) {
+    int32_t word[16];
+    memcpy(word, &v, sizeof word);
+    for (int i = 0; i < 16; i++) p[i] = (int8_t)word[i];
+}
+
+/* acc lane o += the products of the four codes in bytes 4o.. of q with the digits x[0..3]. */
+ALWAYS_INLINE void dot4(w16 *acc, const uint8_t *q, const int8_t *x) {
     typedef int16_t i16x8 __attribute__((vector_size(16)));
-    (void)digits, (void)nibbles;
+    const i16x8 even = {x[0], x[2], x[0], x[2], x[0], x[2], x[0], x[2]};
+    const i16x8 odd = {x[1], x[3], x[1], x[3], x[1], x[3], x[1], x[3]};
+    u32x4 *const part[4] = {&acc->a, &acc->b, &acc->c, &acc->d};
+    for (int i = 0; i < 4; i++) {
+        i16x8 codes;
+        memcpy(&codes, q + 16 * i, sizeof codes);
+        const i32x4 e = (i32x4)((codes & 255) * even), o = (i32x4)((i16x8)((u16x8)codes >> 8) * odd);
+        *part[i] += (u32x4)((e << 16 >> 16) + (e >> 16) + (o << 16 >> 16) + (o >> 16));
+    }
+}
+
+/* Sums over j < quads, for each row, of the products of the codes q[j] with the digits at a + 64r + 4j: lane o has bytes
+ * 4o.. . digits 2: sum0 += those with the high digits, sum1 += those with the low ones, 32 behind; both have 7 bits.
+ * digits 1: sum0 and sum1 get parts of the one sum, of digits of 8 bits. nibbles: codes are below 16. */
+ALWAYS_INLINE void dot_quads(const uint8_t (*q)[64], int quads, const int8_t *a, int rows, int digits, int nibbles,
+                             w16 *sum0, w16 *sum1) {
+    (void)nibbles;
     for (int j = 0; j < quads; j++)
         for (int r = 0; r < rows; r++) {
-            const int8_t *x = a + 64 * r + 4 * j;
-            const i16x8 even = {x[0], x[2], x[0], x[2], x[0], x[2], x[0], x[2]};
-            const i16x8 odd = {x[1], x[3], x[1], x[3], x[1], x[3], x[1], x[3]};
-            u32x4 *const part[4] = {&dot[r].a, &dot[r].b, &dot[r].c, &dot[r].d};
-            for (int i = 0; i < 4; i++) {
-                i16x8 codes;
-                memcpy(&codes, q[j] + 16 * i, sizeof codes);
-                const i32x4 e = (i32x4)((codes & 255) * even), o = (i32x4)((i16x8)((u16x8)codes >> 8) * odd);
-                *part[i] += (u32x4)((e << 16 >> 16) + (e >> 16) + (o << 16 >> 16) + (o >> 16));
-            }
+            dot4(&sum0[r], q[j], a + 64 * r + 4 * j);
+            if (digits == 2) dot4(&sum1[r], q[j], a + 64 * r + 32 + 4 * j);
         }
 }
 

@@ -10,15 +10,17 @@
 #include "kernels/ops.h"
 #include "kernels/quant.h"
 
-enum { MAX_KEYS = 2048, MAX_VOCAB = 70000 };
+enum { MAX_KEYS = 2048, MAX_VOCAB = 70000, MAX_COLS = 3072 };
 
-static const char *const isa_name[] = {"portable", "avx2", "avx512"};
-enum { N_ISA = 3 };
+static const char *const isa_name[] = {"portable", "avx2", "avxvnni", "avx512"};
+enum { N_ISA = 4 };
 
 /* NULL when the machine has no such instruction set. */
-static inline dg_backend *open_cpu(const char *isa, int32_t threads) {
+static inline dg_backend *open_cpu_as(const char *isa, int32_t threads, dg_precision precision) {
     const dg_backend_options opt = {.threads = threads,
                                     .isa = isa,
+                                    .precision = precision,
+                                    .max_cols = MAX_COLS,
                                     .max_keys = MAX_KEYS,
                                     .max_vocab = MAX_VOCAB,
                                     .alloc = dg_mem_alloc,
@@ -27,6 +29,17 @@ static inline dg_backend *open_cpu(const char *isa, int32_t threads) {
     dg_backend *be = dg_backend_open("cpu", &opt, &why);
     if (!be && strcmp(why, "no such instruction set on this machine") != 0) fail_msg("%s", why);
     return be;
+}
+
+static inline dg_backend *open_cpu(const char *isa, int32_t threads) {
+    return open_cpu_as(isa, threads, DG_PRECISION_FIXED);
+}
+
+/* w as the backend packs it, of type `as`; free with mat_free. */
+static inline dg_mat mat_pack(dg_backend *be, dg_mat w, dg_dtype as) {
+    const size_t bytes = be->ops->pack_bytes(be, w, as);
+    assert_true(bytes > 0 && bytes % 16 == 0);
+    return be->ops->pack(be, aligned_alloc(64, (bytes + 63) / 64 * 64), w, as);
 }
 
 /* Runs body(be) for every instruction set of the machine with 1, 2 and 3 threads. */

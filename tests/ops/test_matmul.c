@@ -181,12 +181,251 @@ static void test_threads(void **state) {
         }
 }
 
+/* ---- packed weights ---- */
+
+static const dg_dtype packable[] = {DG_Q4_0, DG_Q4_1, DG_Q5_0, DG_Q5_1, DG_Q8_0, DG_Q4_K, DG_Q5_K, DG_Q6_K};
+enum { N_PACKABLE = sizeof packable / sizeof *packable };
+
+static const shape packed_shape[] = {
+    {1, 1, 256, 0, 0},  {2, 15, 512, 1, 0}, {3, 16, 768, 0, 1},  {4, 17, 1024, 1, 1},  {5, 40, 512, 0, 0},
+    {9, 33, 256, 0, 0}, {7, 64, 256, 1, 0}, {130, 20, 256, 0, 1}, {16, 48, 2560, 0, 0}, {1, 700, 1536, 0, 0},
+};
+
+/* What rounding x to `most` steps on either side may change, with the largest of each 32 columns as unit. */
+static void rounding_bound(shape s, const operands *o, double most, double *bound) {
+    dg_mat w = mat_f32(o->w);
+    for (int32_t r = 0; r < s.n; r++)
+        for (int32_t m = 0; m < s.m; m++) {
+            double sum = 0;
+            for (int32_t k = 0; k < s.k; k += 32) {
+                double largest = 0, weight = 0;
+                for (int32_t i = k; i < k + 32; i++) {
+                    largest = fmax(largest, fabs((double)*f32_at(o->x, r, i)));
+                    weight += fabs((double)*f32_at(w, m, i));
+                }
+                sum += largest * weight / most / 2;
+            }
+            bound[r * s.m + m] = sum;
+        }
+    mat_free(w);
+}
+
+static void check_packed(dg_backend *be, shape s, dg_dtype dtype, double most) {
+    uint64_t seed = (uint64_t)(s.n * 131 + s.m * 17 + s.k) + dtype;
+    operands o = operands_new(s, dtype, &seed);
+    const size_t cells = (size_t)(s.n * s.m);
+    double *want = malloc(sizeof(double) * cells), *size = malloc(sizeof(double) * cells);
+    double *bound = malloc(sizeof(double) * cells);
+    reference(s, &o, want, size);
+    rounding_bound(s, &o, most, bound);
+    /* the codes have offsets as large as themselves, so that sums in f32 round at a few times their size */
+    for (size_t i = 0; i < cells; i++) bound[i] += 4e-6 * size[i];
+    dg_mat packed = mat_pack(be, o.w, dtype);
+    dg_matmul(be, o.out, o.x, packed, o.bias, s.add);
+    char what[160];
+    snprintf(what, sizeof what, "%s, packed %s, %g steps, n %d m %d k %d", dg_backend_describe(be),
+             dg_dtype_get(dtype)->name, most, s.n, s.m, s.k);
+    check_scaled(o.out, want, bound, 1, what);
+    check_gaps(o.out);
+    free(want);
+    free(size);
+    free(bound);
+    mat_free(packed);
+    operands_free(o);
+}
+
+static void test_packed_reference(void **state) {
+    (void)state;
+    for (int isa = 0; isa < N_ISA; isa++)
+        for (int32_t threads = 1; threads <= 2; threads++)
+            for (int p = 0; p < 2; p++) {
+                dg_backend *be = open_cpu_as(isa_name[isa], threads, p ? DG_PRECISION_INT8 : DG_PRECISION_FIXED);
+                if (!be) break;
+                for (int t = 0; t < N_PACKABLE; t++)
+                    for (size_t i = 0; i < sizeof packed_shape / sizeof *packed_shape; i++)
+                        check_packed(be, packed_shape[i], packable[t], p ? 127 : 63 * 128 + 63);
+                dg_backend_close(be);
+            }
+}
+
+/* The largest codes with the largest digits: nothing saturates or overflows. Every weight and every x is the same, so
+ * the sum is known: x is a multiple of its own scale. */
+static void test_packed_extremes(void **state) {
+    (void)state;
+    for (int isa = 0; isa < N_ISA; isa++)
+        for (int p = 0; p < 2; p++) {
+            dg_backend *be = open_cpu_as(isa_name[isa], 1, p ? DG_PRECISION_INT8 : DG_PRECISION_FIXED);
+            if (!be) break;
+            for (int t = 0; t < N_PACKABLE; t++)
+                for (int sign = -1; sign <= 1; sign += 2) {
+                    dg_mat w = mat_new(packable[t], 16, 256, 0), x = mat_new(DG_F32, 9, 256, 0);
+                    dg_mat out = mat_new(DG_F32, 9, 16, 0);
+                    memset(w.data, 0xff, dg_dtype_bytes(w.dtype, 16 * 256));
+                    const dg_dtype_info *info = dg_dtype_get(w.dtype);
+                    /* codes of all ones; scales of one and no others where there are */
+                    for (size_t b = 0; b < 16 * 256 / (size_t)info->block_len; b++) {
+                        uint8_t *block = (uint8_t *)w.data + b * (size_t)info->block_size;
+                        const uint8_t one[2] = {0x00, 0x3c};
+                        memcpy(block + (w.dtype == DG_Q6_K ? 208 : 0), one, 2);
+                        if (w.dtype == DG_Q4_1 || w.dtype == DG_Q5_1 || w.dtype == DG_Q4_K || w.dtype == DG_Q5_K)
+                            memset(block + 2, 0, 2);
+                    }
+                    for (int32_t r = 0; r < 9; r++)
+                        for (int32_t k = 0; k < 256; k++) *f32_at(x, r, k) = (float)sign * (k % 3 ? 1 : 0.5f);
+                    dg_mat f = mat_f32(w), packed = mat_pack(be, w, w.dtype);
+                    double want[9 * 16], size[9 * 16];
+                    for (int32_t i = 0; i < 9 * 16; i++) want[i] = size[i] = 0;
+                    for (int32_t i = 0; i < 9 * 16; i++)
+                        for (int32_t k = 0; k < 256; k++) {
+                            const double v = (double)*f32_at(x, i / 16, k) * (double)*f32_at(f, i % 16, k);
+                            want[i] += v;
+                            size[i] += fabs(v);
+                        }
+                    dg_matmul(be, out, x, packed, (dg_mat){0}, false);
+                    check_scaled(out, want, size, p ? 4e-3 : 4e-5, dg_backend_describe(be));
+                    mat_free(w), mat_free(x), mat_free(out), mat_free(f), mat_free(packed);
+                }
+            dg_backend_close(be);
+        }
+}
+
+/* Rows of a batch, alone and among others; several products at once, and one by one: the same bits. */
+static void packed_rows_alone(dg_backend *be) {
+    static const int32_t n[] = {1, 2, 3, 4, 5, 8, 13, 16, 17, 31, 64, 129};
+    uint64_t seed = 8;
+    for (int t = 0; t < N_PACKABLE; t++) {
+        const shape s = {150, 37, 1024, 0, 1};
+        operands o = operands_new(s, packable[t], &seed), other = operands_new((shape){150, 21, 1024, 0, 0}, DG_BF16, &seed);
+        dg_mat packed = mat_pack(be, o.w, packable[t]), q8 = mat_pack(be, other.w, DG_Q8_0);
+        dg_matmul(be, o.out, o.x, packed, o.bias, false);
+        dg_matmul(be, other.out, o.x, q8, other.bias, false);
+        dg_mat out = mat_new(DG_F32, 150, s.m, 1), out2 = mat_new(DG_F32, 150, 21, 1), out3 = mat_new(DG_F32, 150, 21, 0);
+        for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
+            const int32_t first = (int32_t)(i * 11) % (151 - n[i]);
+            const dg_product p[] = {{dg_mat_rows(out, 0, n[i]), packed, o.bias},
+                                    {dg_mat_rows(out3, 0, n[i]), other.w, other.bias},
+                                    {dg_mat_rows(out2, 0, n[i]), q8, other.bias}};
+            be->ops->matmul(be, dg_mat_rows(o.x, first, n[i]), p, 3, false);
+            check_same(dg_mat_rows(out, 0, n[i]), dg_mat_rows(o.out, first, n[i]), dg_dtype_get(packable[t])->name);
+            check_same(dg_mat_rows(out2, 0, n[i]), dg_mat_rows(other.out, first, n[i]), "bf16 packed as q8_0");
+        }
+        mat_free(out), mat_free(out2), mat_free(out3), mat_free(packed), mat_free(q8);
+        operands_free(o);
+        operands_free(other);
+    }
+}
+
+static void test_packed_rows_alone(void **state) {
+    (void)state;
+    on_every_cpu(packed_rows_alone);
+}
+
+/* Threads, and the instruction sets with FMA among each other, to the bit. */
+static void test_packed_threads(void **state) {
+    (void)state;
+    uint64_t seed = 9;
+    for (int p = 0; p < 2; p++)
+        for (int t = 0; t < N_PACKABLE; t++) {
+            const shape s = {21, 301, 1536, 0, 0};
+            operands o = operands_new(s, packable[t], &seed);
+            dg_mat out = mat_new(DG_F32, s.n, s.m, 0);
+            for (int isa = 0; isa < N_ISA; isa++)
+                for (int32_t threads = 1; threads <= 5; threads++) {
+                    dg_backend *be = open_cpu_as(isa_name[isa], threads, p ? DG_PRECISION_INT8 : DG_PRECISION_FIXED);
+                    if (!be) break;
+                    dg_mat packed = mat_pack(be, o.w, o.w.dtype);
+                    const bool first = threads == 1 && isa <= 1;
+                    dg_matmul(be, first ? o.out : out, o.x, packed, o.bias, false);
+                    if (!first) check_same(out, o.out, dg_backend_describe(be));
+                    mat_free(packed);
+                    dg_backend_close(be);
+                }
+            mat_free(out);
+            operands_free(o);
+        }
+}
+
+/* Quantising while packing gives what quantising first gives. */
+static void pack_as_q8(dg_backend *be) {
+    static const dg_dtype plain[] = {DG_F32, DG_F16, DG_BF16};
+    uint64_t seed = 10;
+    for (int t = 0; t < 3; t++) {
+        dg_mat w = mat_new(plain[t], 37, 544, 3), q = mat_new(DG_Q8_0, 37, 544, 0);
+        mat_random(w, 1, &seed);
+        dg_mat f = mat_f32(w);
+        for (int32_t r = 0; r < w.rows; r++) dg_quant_row(DG_Q8_0, f32_at(f, r, 0), dg_mat_row(&q, r), 544);
+        dg_mat a = mat_pack(be, w, DG_Q8_0), b = mat_pack(be, q, DG_Q8_0);
+        assert_int_equal(a.dtype, DG_Q8_0);
+        assert_memory_equal(a.data, b.data, be->ops->pack_bytes(be, q, DG_Q8_0));
+        mat_free(w), mat_free(f), mat_free(q), mat_free(a), mat_free(b);
+    }
+}
+
+static void test_pack_as_q8(void **state) {
+    (void)state;
+    on_every_cpu(pack_as_q8);
+}
+
+/* A row that is not finite becomes NaN where a sum sees it, and harms no other; zeros and the smallest numbers give 0. */
+static void odd_activations(dg_backend *be) {
+    uint64_t seed = 11;
+    const shape s = {4, 16, 256, 0, 0};
+    operands o = operands_new(s, DG_Q4_1, &seed);
+    dg_mat packed = mat_pack(be, o.w, DG_Q4_1), want = mat_new(DG_F32, 1, 16, 0);
+    *f32_at(o.x, 0, 40) = NAN;
+    *f32_at(o.x, 1, 0) = -INFINITY;
+    for (int32_t k = 0; k < 256; k++) *f32_at(o.x, 2, k) = k % 2 ? 1e-42f : 0;
+    dg_matmul(be, o.out, o.x, packed, (dg_mat){0}, false);
+    dg_matmul(be, want, dg_mat_rows(o.x, 3, 1), packed, (dg_mat){0}, false);
+    for (int32_t m = 0; m < 16; m++) {
+        assert_true(isnan(*f32_at(o.out, 0, m)) && isnan(*f32_at(o.out, 1, m)));
+        assert_true(fabsf(*f32_at(o.out, 2, m)) < 1e-30f);
+    }
+    check_same(dg_mat_rows(o.out, 3, 1), want, "a row beside others that are not finite");
+    mat_free(packed), mat_free(want);
+    operands_free(o);
+}
+
+static void test_odd_activations(void **state) {
+    (void)state;
+    on_every_cpu(odd_activations);
+}
+
+/* What stays as it is: types without a packed form, rows that are not whole blocks, everything in f32. */
+static void test_not_packed(void **state) {
+    (void)state;
+    dg_backend *be = open_cpu(NULL, 1), *exact = open_cpu_as(NULL, 1, DG_PRECISION_F32);
+    for (int t = 0; t < DG_DTYPE_COUNT; t++) {
+        if (!dg_dtype_is_weight((dg_dtype)t)) continue;
+        dg_mat w = mat_new((dg_dtype)t, 16, 256, 0);
+        bool packs = false;
+        for (int i = 0; i < N_PACKABLE; i++) packs |= packable[i] == (dg_dtype)t;
+        assert_int_equal(be->ops->pack_bytes(be, w, w.dtype), packs ? dg_dtype_bytes(w.dtype, 16 * 256) : 0);
+        assert_int_equal(exact->ops->pack_bytes(exact, w, w.dtype), 0);
+        assert_ptr_equal(exact->ops->pack(exact, NULL, w, w.dtype).data, w.data);
+        mat_free(w);
+    }
+    dg_mat odd = mat_new(DG_F32, 16, 40, 0), wide = mat_new(DG_Q4_0, 1, MAX_COLS + 32, 0);
+    assert_int_equal(be->ops->pack_bytes(be, odd, DG_Q8_0), 0);
+    assert_int_equal(be->ops->pack_bytes(be, wide, DG_Q4_0), 0);
+    mat_free(odd), mat_free(wide);
+    dg_backend_close(be);
+    dg_backend_close(exact);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference),
         cmocka_unit_test(test_packed_is_decoded),
         cmocka_unit_test(test_rows_alone),
         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_packed_reference),
+        cmocka_unit_test(test_packed_extremes),
+        cmocka_unit_test(test_packed_rows_alone),
+        cmocka_unit_test(test_packed_threads),
+        cmocka_unit_test(test_pack_as_q8),
+        cmocka_unit_test(test_odd_activations),
+        cmocka_unit_test(test_not_packed),
     };
     return cmocka_run_group_tests_name("matmul", tests, NULL, NULL);
 }
