@@ -18,6 +18,7 @@ typedef struct grid {
     float temperature[3];
     int n_threads, n_batch, n_budget, n_temperature, n_seed;
     bool toys; /* oracle, liar, random */
+    dg_compute compute;
 } grid;
 
 typedef struct answer {
@@ -160,7 +161,7 @@ static void run_grid(const grid *g) {
         for (int seed = 1; seed <= g->n_seed; seed++)
             for (int h = 0; h < g->n_threads; h++) {
                 dg_model *m = NULL;
-                const dg_model_options opt = {.threads = g->threads[h]};
+                const dg_model_options opt = {.threads = g->threads[h], .compute = g->compute};
                 check_ok(dg_model_open(g->model, &opt, &m));
                 /* the truth: plain, alone, one thread */
                 for (int i = 0; i < most && h == 0; i++) {
@@ -233,6 +234,23 @@ static void test_golden_heads(void **state) {
     }
 }
 
+/* Packed weights, in every compute mode. */
+static void test_packed_weights(void **state) {
+    (void)state;
+    if (!golden_have("gguf/kquant/llama.Q4_K_M.gguf")) skip();
+    char model[512];
+    snprintf(model, sizeof model, "%s", golden_path("gguf/kquant/llama.Q4_K_M.gguf"));
+    const dg_compute mode[] = {DG_COMPUTE_DEFAULT, DG_COMPUTE_INT8, DG_COMPUTE_F32};
+    for (int i = 0; i < 3; i++) {
+        grid g = tiny;
+        g.model = model, g.compute = mode[i], g.vocab = 256, g.n_seed = 1;
+        g.budget[0] = 3, g.budget[1] = 60, g.budget[2] = 0, g.n_budget = 3;
+        g.batch[1] = 5, g.n_batch = 2, g.n_temperature = 2;
+        if (i == 2) g.n_temperature = 1;
+        run_grid(&g);
+    }
+}
+
 static void test_smollm2(void **state) {
     (void)state;
     const char *path = smollm2_path();
@@ -297,7 +315,7 @@ int main(void) {
     toy_drafters_register();
     const struct CMUnitTest t[] = {cmocka_unit_test(test_fixture_llama), cmocka_unit_test(test_fixture_qwen3),
                                    cmocka_unit_test(test_golden_drafters), cmocka_unit_test(test_golden_heads),
-                                   cmocka_unit_test(test_smollm2),
+                                   cmocka_unit_test(test_packed_weights), cmocka_unit_test(test_smollm2),
                                    cmocka_unit_test(test_broken_kernel_is_noticed)};
     return cmocka_run_group_tests_name("lossless", t, NULL, report);
 }
