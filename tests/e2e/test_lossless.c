@@ -271,6 +271,10 @@ static void careless_matmul(dg_backend *be, dg_mat x, const dg_product *product,
     }
     const int32_t half = x.cols / 2 / 16 * 16;
     for (int32_t i = 0; i < n; i++) {
+        if (product[i].w.packed) {
+            sound_matmul(be, x, &product[i], 1, add);
+            continue;
+        }
         dg_product left = product[i], right = product[i];
         left.w.cols = half;
         left.bias = (dg_mat){0};
