@@ -48,6 +48,13 @@ ALWAYS_INLINE codes codes_load(const uint8_t *p) {
 }
 ALWAYS_INLINE void codes_store(uint8_t *p, codes v) { memcpy(p, &v, sizeof v); }
 
+/* A panel is one stream, but the hardware's prefetcher stops at every page and rests while a strip is multiplied. */
+ALWAYS_INLINE void prefetch_ahead(const uint8_t *p, int bytes) {
+    enum { DISTANCE = 8192 };
+#pragma GCC unroll 16
+    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(p + DISTANCE + line, 0, 2);
+}
+
 /* n bytes: their low halves to q, the high ones to q + n. */
 ALWAYS_INLINE void split_nibbles(const uint8_t *p, uint8_t *q, int n) {
 #pragma GCC unroll 8
@@ -60,6 +67,7 @@ ALWAYS_INLINE void split_nibbles(const uint8_t *p, uint8_t *q, int n) {
 
 static void open_strip_q4_0(const uint8_t *p, int32_t n, dg_strip *s) {
     for (int32_t i = 0; i < n; i++, p += 16 * 18) {
+        prefetch_ahead(p, 16 * 18);
         const v16 d = v16_load_f16(p);
         v16_store(s->d[i], d);
         v16_store(s->m[i], v16_mul(d, v16_set1(-8)));
@@ -69,6 +77,7 @@ static void open_strip_q4_0(const uint8_t *p, int32_t n, dg_strip *s) {
 
 static void open_strip_q4_1(const uint8_t *p, int32_t n, dg_strip *s) {
     for (int32_t i = 0; i < n; i++, p += 16 * 20) {
+        prefetch_ahead(p, 16 * 20);
         v16_store(s->d[i], v16_load_f16(p));
         v16_store(s->m[i], v16_load_f16(p + 32));
         split_nibbles(p + 64, s->q[8 * i], 256);
@@ -90,6 +99,7 @@ ALWAYS_INLINE void add_fifth_bits(const uint8_t *high, uint8_t *q, int step) {
 
 static void open_strip_q5_0(const uint8_t *p, int32_t n, dg_strip *s) {
     for (int32_t i = 0; i < n; i++, p += 16 * 22) {
+        prefetch_ahead(p, 16 * 22);
         const v16 d = v16_load_f16(p);
         v16_store(s->d[i], d);
         v16_store(s->m[i], v16_mul(d, v16_set1(-16)));
@@ -100,6 +110,7 @@ static void open_strip_q5_0(const uint8_t *p, int32_t n, dg_strip *s) {
 
 static void open_strip_q5_1(const uint8_t *p, int32_t n, dg_strip *s) {
     for (int32_t i = 0; i < n; i++, p += 16 * 24) {
+        prefetch_ahead(p, 16 * 24);
         v16_store(s->d[i], v16_load_f16(p));
         v16_store(s->m[i], v16_load_f16(p + 32));
         split_nibbles(p + 128, s->q[8 * i], 256);
@@ -109,6 +120,7 @@ static void open_strip_q5_1(const uint8_t *p, int32_t n, dg_strip *s) {
 
 static void open_strip_q8_0(const uint8_t *p, int32_t n, dg_strip *s) {
     for (int32_t i = 0; i < n; i++, p += 16 * 34) {
+        prefetch_ahead(p, 16 * 34);
         const v16 d = v16_load_f16(p);
         v16_store(s->d[i], d);
         v16_store(s->m[i], v16_mul(d, v16_set1(-128)));
@@ -137,6 +149,7 @@ ALWAYS_INLINE void open_k_scales(const uint8_t *p, float (*d)[16], float (*m)[16
 
 static void open_strip_q4_k(const uint8_t *p, int32_t n, dg_strip *s) {
     for (int32_t i = 0; i < n; i++, p += 16 * 144) {
+        prefetch_ahead(p, 16 * 144);
         open_k_scales(p, s->d + 8 * i, s->m + 8 * i);
         for (int c = 0; c < 4; c++) split_nibbles(p + 256 + 512 * c, s->q[64 * i + 16 * c], 512);
     }
@@ -144,6 +157,7 @@ static void open_strip_q4_k(const uint8_t *p, int32_t n, dg_strip *s) {
 
 static void open_strip_q5_k(const uint8_t *p, int32_t n, dg_strip *s) {
     for (int32_t i = 0; i < n; i++, p += 16 * 176) {
+        prefetch_ahead(p, 16 * 176);
         open_k_scales(p, s->d + 8 * i, s->m + 8 * i);
         for (int c = 0; c < 4; c++) split_nibbles(p + 768 + 512 * c, s->q[64 * i + 16 * c], 512);
         for (int j = 0; j < 8; j++) add_fifth_bits(p + 256 + 64 * j, s->q[64 * i + j], 512);
@@ -153,6 +167,7 @@ static void open_strip_q5_k(const uint8_t *p, int32_t n, dg_strip *s) {
 /* Sixteen sub-blocks of 16 columns; d * (code - 32). See decode_q6_k for the order of the bits. */
 static void open_strip_q6_k(const uint8_t *p, int32_t n, dg_strip *s) {
     for (int32_t i = 0; i < n; i++, p += 16 * 210) {
+        prefetch_ahead(p, 16 * 210);
         const v16 scale = v16_load_f16(p);
         for (int g = 0; g < 16; g++) {
             const w16 packed = w16_load((const uint32_t *)(const void *)(p + 32 + 64 * (g / 4)));
