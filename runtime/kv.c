@@ -5,7 +5,7 @@
 
 void dg_kv_layout(dg_kv *kv, int32_t n_layer, int32_t cap, int32_t win_cap, int32_t width, dg_dtype dtype,
                   dg_arena *host, dg_arena *dev) {
-    *kv = (dg_kv){.n_layer = n_layer, .cap = cap, .win_cap = win_cap};
+    *kv = (dg_kv){.n_layer = n_layer, .cap = cap, .win_cap = win_cap, .width = width, .dtype = dtype};
     kv->k = dg_arena_take(host, (size_t)n_layer, sizeof *kv->k);
     kv->v = dg_arena_take(host, (size_t)n_layer, sizeof *kv->v);
     kv->path_host = dg_arena_take(host, (size_t)win_cap, sizeof(int32_t));
@@ -51,7 +51,5 @@ void dg_kv_truncate(dg_kv *kv, int32_t len) {
 }
 
 uint64_t dg_kv_bytes(const dg_kv *kv) {
-    if (!kv->n_layer || !kv->k) return 0;
-    const dg_mat *k = &kv->k[0];
-    return 2 * (uint64_t)kv->n_layer * (uint64_t)kv->cap * dg_dtype_bytes(k->dtype, (size_t)k->cols);
+    return 2 * (uint64_t)kv->n_layer * (uint64_t)kv->cap * dg_dtype_bytes(kv->dtype, (size_t)kv->width);
 }
