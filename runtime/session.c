@@ -16,7 +16,7 @@ static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 static void layout(dg_session *s, const dg_session_options *o, dg_arena *host, dg_arena *dev) {
     const dg_config *c = &s->model->net.config;
     const int32_t window = s->chunk > s->budget + 1 ? s->chunk : s->budget + 1;
-    dg_kv_layout(&s->kv, c->n_layer, s->context, window, c->n_kv_head * c->head_dim, s->kv_dtype, host, dev);
+    dg_kv_layout(&s->kv, c->n_layer, s->context, window, c->n_kv_head, c->head_dim, s->kv_dtype, host, dev);
     dg_batch_layout(&s->batch, s->batch_rows, host, dev);
     dg_work_layout(&s->work, c, s->batch_rows, dev);
     const int32_t head_rows = min32(DG_HEAD_ROWS, s->batch_rows);

@@ -19,7 +19,6 @@ enum { N_ISA = 3 };
 static inline dg_backend *open_cpu(const char *isa, int32_t threads) {
     const dg_backend_options opt = {.threads = threads,
                                     .isa = isa,
-                                    .max_keys = MAX_KEYS,
                                     .max_vocab = MAX_VOCAB,
                                     .alloc = dg_mem_alloc,
                                     .free = dg_mem_free};
