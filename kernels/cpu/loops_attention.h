@@ -24,17 +24,25 @@ typedef v16 load_part_fn(const void *p, int n);
         if (left == 1) tile(1);                                                           \
     }
 
+/* Asks for the i-th piece of `bytes` bytes of what will be read next; NULL: nothing to ask for. Blocks of one head lie
+ * too far apart for the hardware to guess. */
+ALWAYS_INLINE void fetch(const char *ahead, int32_t i, size_t bytes) {
+    for (size_t b = 0; ahead && b < bytes; b += 64) __builtin_prefetch(ahead + (size_t)i * bytes + b);
+}
+
 /* ---- scores ---- */
 
-/* score[i][0..16*vectors) = q[i] . keys, for `queries` queries; keys [head_dim, DG_KV_BLOCK]. */
-ALWAYS_INLINE void score_tile(load_fn *load, size_t width, int queries, int vectors, const char *keys, int32_t head_dim,
-                              const float *q, int32_t q_stride, float *score, int32_t stride) {
+/* score[i][0..16*vectors) = q[i] . keys, for `queries` queries; keys [head_dim, DG_KV_BLOCK]. ahead: of that size. */
+ALWAYS_INLINE void score_tile(load_fn *load, size_t width, int queries, int vectors, const char *keys,
+                              const char *ahead, int32_t head_dim, const float *q, int32_t q_stride, float *score,
+                              int32_t stride) {
     v16 sum[ATTN_TILE][ATTN_KEYS];
 #pragma GCC unroll 6
     for (int i = 0; i < queries; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) sum[i][v] = v16_zero();
     for (int32_t c = 0; c < head_dim; c++, keys += DG_KV_BLOCK * width) {
+        fetch(ahead, c, DG_KV_BLOCK * width);
         v16 key[ATTN_KEYS];
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) key[v] = load(keys + (size_t)(16 * v) * width);
@@ -52,21 +60,23 @@ ALWAYS_INLINE void score_tile(load_fn *load, size_t width, int queries, int vect
 }
 
 /* The scores of the first n keys of a block, up to a multiple of 16, for the queries [begin, end). */
-ALWAYS_INLINE void score_keys(const dg_attn_args *a, load_fn *load, size_t width, const char *keys, int32_t n,
-                              int32_t begin, int32_t end, float *score, int32_t stride) {
+ALWAYS_INLINE void score_keys(const dg_attn_args *a, load_fn *load, size_t width, const char *keys, const char *ahead,
+                              int32_t n, int32_t begin, int32_t end, float *score, int32_t stride) {
     const float *q = a->s->query;
     const int32_t hd = a->head_dim;
     int32_t k = 0;
     for (; n - k > 16 * (ATTN_KEYS - 1); k += 16 * ATTN_KEYS) {
         const char *at = keys + (size_t)k * width;
-#define TILE(m) \
-    score_tile(load, width, m, ATTN_KEYS, at, hd, q + i * a->stride, a->stride, score + i * stride + k, stride)
+#define TILE(m)                                                                                                      \
+    score_tile(load, width, m, ATTN_KEYS, at, i == begin && k == 0 ? ahead : NULL, hd, q + i * a->stride, a->stride, \
+               score + i * stride + k, stride)
         FOR_TILES(i, begin, end, TILE)
 #undef TILE
     }
     for (; ATTN_KEYS > 1 && k < n; k += 16) {
         const char *at = keys + (size_t)k * width;
-#define TILE(m) score_tile(load, width, m, 1, at, hd, q + i * a->stride, a->stride, score + i * stride + k, stride)
+#define TILE(m) \
+    score_tile(load, width, m, 1, at, NULL, hd, q + i * a->stride, a->stride, score + i * stride + k, stride)
         FOR_TILES(i, begin, end, TILE)
 #undef TILE
     }
@@ -74,15 +84,18 @@ ALWAYS_INLINE void score_keys(const dg_attn_args *a, load_fn *load, size_t width
 
 /* ---- values ---- */
 
-/* out[i][0..16*columns) += weight[i][lo..hi) . value[lo..hi), for `queries` queries. c: of value, in bytes. */
+/* out[i][0..16*columns) += weight[i][lo..hi) . value[lo..hi), for `queries` queries. c: of value, in bytes. ahead: a piece
+ * of `step` bytes for each key. */
 ALWAYS_INLINE void mix_tile(load_fn *load, size_t width, int queries, int columns, const char *const *value, size_t c,
-                            int32_t lo, int32_t hi, const float *weight, float *out, int32_t stride) {
+                            const char *ahead, size_t step, int32_t lo, int32_t hi, const float *weight, float *out,
+                            int32_t stride) {
     v16 sum[ATTN_TILE][ATTN_COLUMNS];
 #pragma GCC unroll 6
     for (int i = 0; i < queries; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < columns; v++) sum[i][v] = v16_load(out + i * stride + 16 * v);
     for (int32_t k = lo; k < hi; k++) {
+        fetch(ahead, k, step);
         v16 x[ATTN_COLUMNS];
 #pragma GCC unroll 4
         for (int v = 0; v < columns; v++) x[v] = load(value[k] + c + (size_t)(16 * v) * width);
@@ -109,22 +122,24 @@ ALWAYS_INLINE void mix_rest(load_part_fn *load_part, const char *const *value, s
 
 /* Adds the values of keys [lo, hi) of a block to the queries [begin, end). */
 ALWAYS_INLINE void mix_keys(const dg_attn_args *a, load_fn *load, load_part_fn *load_part, size_t width,
-                            const char *const *value, int32_t begin, int32_t end, int32_t lo, int32_t hi) {
+                            const char *const *value, const char *ahead, int32_t begin, int32_t end, int32_t lo,
+                            int32_t hi) {
     if (lo >= hi) return;
     const float *weight = a->s->weight;
     float *out = a->s->part;
     const int32_t hd = a->head_dim;
+    const size_t step = (size_t)hd * width;
     int32_t c = 0;
     for (; c + 16 * ATTN_COLUMNS <= hd; c += 16 * ATTN_COLUMNS) {
-#define TILE(m)                                                                                                     \
-    mix_tile(load, width, m, ATTN_COLUMNS, value, (size_t)c * width, lo, hi, weight + i * DG_KV_BLOCK, \
-             out + i * a->stride + c, a->stride)
+#define TILE(m)                                                                                                   \
+    mix_tile(load, width, m, ATTN_COLUMNS, value, (size_t)c * width, i == begin && c == 0 ? ahead : NULL, step, lo, hi, \
+             weight + i * DG_KV_BLOCK, out + i * a->stride + c, a->stride)
         FOR_TILES(i, begin, end, TILE)
 #undef TILE
     }
     for (; ATTN_COLUMNS > 1 && c + 16 <= hd; c += 16) {
-#define TILE(m)                                                                                         \
-    mix_tile(load, width, m, 1, value, (size_t)c * width, lo, hi, weight + i * DG_KV_BLOCK, \
+#define TILE(m)                                                                                            \
+    mix_tile(load, width, m, 1, value, (size_t)c * width, NULL, 0, lo, hi, weight + i * DG_KV_BLOCK, \
              out + i * a->stride + c, a->stride)
         FOR_TILES(i, begin, end, TILE)
 #undef TILE
@@ -136,25 +151,26 @@ ALWAYS_INLINE void mix_keys(const dg_attn_args *a, load_fn *load, load_part_fn *
 /* ---- by type of the cache ---- */
 
 typedef struct cache_type {
-    void (*score)(const dg_attn_args *a, const char *keys, int32_t n, int32_t begin, int32_t end, float *score,
-                  int32_t stride);
-    void (*mix)(const dg_attn_args *a, const char *const *value, int32_t begin, int32_t end, int32_t lo, int32_t hi);
+    void (*score)(const dg_attn_args *a, const char *keys, const char *ahead, int32_t n, int32_t begin, int32_t end,
+                  float *score, int32_t stride);
+    void (*mix)(const dg_attn_args *a, const char *const *value, const char *ahead, int32_t begin, int32_t end, int32_t lo,
+                int32_t hi);
     void (*widen)(float *dst, const char *src, int32_t n); /* n elements, a multiple of 16 */
     size_t width;
 } cache_type;
 
-#define CACHE_TYPE(name, load, size)                                                                               \
-    static void score_##name(const dg_attn_args *a, const char *keys, int32_t n, int32_t begin, int32_t end,       \
-                             float *score, int32_t stride) {                                                       \
-        score_keys(a, load, size, keys, n, begin, end, score, stride);                                             \
-    }                                                                                                              \
-    static void mix_##name(const dg_attn_args *a, const char *const *value, int32_t begin, int32_t end, int32_t lo, \
-                           int32_t hi) {                                                                           \
-        mix_keys(a, load, load##_part, size, value, begin, end, lo, hi);                                           \
-    }                                                                                                              \
-    static void widen_##name(float *dst, const char *src, int32_t n) {                                             \
-        for (int32_t i = 0; i < n; i += 16) v16_store(dst + i, load(src + (size_t)i * size));                      \
-    }                                                                                                              \
+#define CACHE_TYPE(name, load, size)                                                                              \
+    static void score_##name(const dg_attn_args *a, const char *keys, const char *ahead, int32_t n, int32_t begin, \
+                             int32_t end, float *score, int32_t stride) {                                         \
+        score_keys(a, load, size, keys, ahead, n, begin, end, score, stride);                                     \
+    }                                                                                                             \
+    static void mix_##name(const dg_attn_args *a, const char *const *value, const char *ahead, int32_t begin,     \
+                           int32_t end, int32_t lo, int32_t hi) {                                                 \
+        mix_keys(a, load, load##_part, size, value, ahead, begin, end, lo, hi);                                   \
+    }                                                                                                             \
+    static void widen_##name(float *dst, const char *src, int32_t n) {                                            \
+        for (int32_t i = 0; i < n; i += 16) v16_store(dst + i, load(src + (size_t)i * size));                     \
+    }                                                                                                             \
     static const cache_type cache_##name = {score_##name, mix_##name, widen_##name, size};
 CACHE_TYPE(f32, v16_load, 4)
 CACHE_TYPE(f16, v16_load_f16, 2)
@@ -169,22 +185,26 @@ static bool worth_widening(const dg_attn_args *a, int32_t n_query) {
     return a->dtype != DG_F32 && n_query > ATTN_TILE && a->head_dim <= DG_ATTN_WIDE;
 }
 
-/* Scores of n keys of the block at cache row `first` for the queries [begin, end). */
-static void score_block(const dg_attn_args *a, int32_t first, int32_t n, int32_t begin, int32_t end, float *score,
-                        int32_t stride) {
-    const cache_type *type = type_of(a);
-    const char *keys = a->k + (size_t)(first / DG_KV_BLOCK) * a->block_bytes;
-    if (!worth_widening(a, end - begin)) {
-        type->score(a, keys, n, begin, end, score, stride);
-        return;
-    }
-    type->widen(a->s->wide, keys, DG_KV_BLOCK * a->head_dim);
-    cache_f32.score(a, (const char *)a->s->wide, n, begin, end, score, stride);
+static const char *key_block(const dg_attn_args *a, int32_t row) {
+    return a->k + (size_t)(row / DG_KV_BLOCK) * a->block_bytes;
 }
 
 static const char *value_row(const dg_attn_args *a, int32_t row) {
     return a->v + (size_t)(row / DG_KV_BLOCK) * a->block_bytes +
            (size_t)(row % DG_KV_BLOCK * a->head_dim) * type_of(a)->width;
+}
+
+/* Scores of n keys of the block at cache row `first` for the queries [begin, end). */
+static void score_block(const dg_attn_args *a, int32_t first, int32_t n, int32_t begin, int32_t end, float *score,
+                        int32_t stride) {
+    const cache_type *type = type_of(a);
+    const char *keys = key_block(a, first);
+    if (!worth_widening(a, end - begin)) {
+        type->score(a, keys, value_row(a, first), n, begin, end, score, stride);
+        return;
+    }
+    type->widen(a->s->wide, keys, DG_KV_BLOCK * a->head_dim);
+    cache_f32.score(a, (const char *)a->s->wide, NULL, n, begin, end, score, stride);
 }
 
 /* ---- weights ---- */
@@ -228,9 +248,9 @@ static int32_t clamp(int32_t x, int32_t low, int32_t high) { return x < low ? lo
  * [low, high) that all of them see, those, and what it sees behind them. */
 static void mix_block(const dg_attn_args *a, int32_t first, int32_t n, int32_t begin, int32_t end, const int32_t *lo,
                       const int32_t *hi) {
-    const int32_t heads = a->n_head;
+    const int32_t heads = a->n_head, next = first + DG_KV_BLOCK;
     const cache_type *type = type_of(a);
-    const char *value[DG_KV_BLOCK];
+    const char *value[DG_KV_BLOCK], *ahead = NULL;
     if (worth_widening(a, (end - begin) * heads)) {
         const int32_t padded = (n * a->head_dim + 15) / 16 * 16; /* within the block */
         type->widen(a->s->wide, value_row(a, first), padded);
@@ -238,6 +258,7 @@ static void mix_block(const dg_attn_args *a, int32_t first, int32_t n, int32_t b
         type = &cache_f32;
     } else {
         for (int32_t i = 0; i < n; i++) value[i] = value_row(a, first + i);
+        if (next < a->n_cached) ahead = key_block(a, next);
     }
     int32_t low = 0, high = n;
     for (int32_t r = begin; r < end; r++) {
@@ -246,9 +267,9 @@ static void mix_block(const dg_attn_args *a, int32_t first, int32_t n, int32_t b
     }
     if (low > high) low = high = n; /* nothing: all is "before" */
     for (int32_t r = begin; r < end; r++)
-        type->mix(a, value, r * heads, (r + 1) * heads, lo[r], low < hi[r] ? low : hi[r]);
-    type->mix(a, value, begin * heads, end * heads, low, high);
-    for (int32_t r = begin; r < end; r++) type->mix(a, value, r * heads, (r + 1) * heads, high, hi[r]);
+        type->mix(a, value, NULL, r * heads, (r + 1) * heads, lo[r], low < hi[r] ? low : hi[r]);
+    type->mix(a, value, ahead, begin * heads, end * heads, low, high);
+    for (int32_t r = begin; r < end; r++) type->mix(a, value, NULL, r * heads, (r + 1) * heads, high, hi[r]);
 }
 
 /* A block whose key i is cache row first + i for every query. */
@@ -297,7 +318,7 @@ static void listed_block(const dg_attn_args *a, int32_t first, int32_t n, int32_
         for (int32_t i = 0; i < n; i++) value[i] = at[i] >= 0 ? value_row(a, at[i]) : NULL;
         for (int32_t lo = 0, hi; lo < n; lo = hi + 1) { /* runs of visible keys */
             for (hi = lo; hi < n && value[hi];) hi++;
-            type_of(a)->mix(a, value, r * heads, (r + 1) * heads, lo, hi);
+            type_of(a)->mix(a, value, NULL, r * heads, (r + 1) * heads, lo, hi);
         }
     }
 }
