@@ -1,7 +1,8 @@
 /* The layout of K and V caches, and the ops that write, move and read their rows; attention reads them in blocks.
  *
- * A cache is a line of blocks of DG_KV_BLOCK rows. In a block of K each column's rows are side by side, so that a score
- * takes whole vectors of keys; in a block of V each head's rows are, so that what one head reads is in sequence. */
+ * A cache is a line of blocks of DG_KV_BLOCK rows, a block a line of heads. A head of V has row after row, so that what
+ * it reads is in sequence. A head of K has its rows sixteen by sixteen, and of those column after column: a score takes
+ * whole vectors of keys, and a new row touches few cache lines. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -14,71 +15,73 @@ typedef struct cache_job {
     int32_t row, n, head_dim;
 } cache_job;
 
-/* Columns at a time: caches are split between threads by columns, a multiple of vectors and cache lines. */
-enum { COLS = 64 };
-
-/* Where element (row, col) of K lies, in elements; the next row's is next to it within the block. */
-static size_t key_at(dg_mat m, int32_t row, int32_t col) {
-    return (size_t)(row / DG_KV_BLOCK) * DG_KV_BLOCK * (size_t)m.cols + (size_t)col * DG_KV_BLOCK +
-           (size_t)(row % DG_KV_BLOCK);
+/* Where a head's part of the block of `row` begins, in elements. */
+static size_t head_at(dg_mat m, int32_t row, int32_t head, int32_t head_dim) {
+    return (size_t)(row / DG_KV_BLOCK) * DG_KV_BLOCK * (size_t)m.cols + (size_t)head * DG_KV_BLOCK * (size_t)head_dim;
 }
 
-/* Likewise of V; the next column of the same head is next to it. */
-static size_t value_at(dg_mat m, int32_t row, int32_t col, int32_t head_dim) {
-    return (size_t)(row / DG_KV_BLOCK) * DG_KV_BLOCK * (size_t)m.cols +
-           (size_t)(col / head_dim) * DG_KV_BLOCK * (size_t)head_dim +
-           (size_t)(row % DG_KV_BLOCK) * (size_t)head_dim + (size_t)(col % head_dim);
+/* Where column 0 of the head's row lies: of K, whose next column is DG_LANES further, and of V. */
+static size_t key_at(dg_mat m, int32_t row, int32_t head, int32_t head_dim) {
+    const int32_t in_block = row % DG_KV_BLOCK;
+    return head_at(m, row, head, head_dim) + (size_t)(in_block / DG_LANES * DG_LANES * head_dim + in_block % DG_LANES);
+}
+static size_t value_at(dg_mat m, int32_t row, int32_t head, int32_t head_dim) {
+    return head_at(m, row, head, head_dim) + (size_t)(row % DG_KV_BLOCK * head_dim);
 }
 
-static void *element(dg_mat m, size_t at) { return (char *)m.data + at * dg_dtype_bytes(m.dtype, 1); }
+enum { STEP = 64 }; /* elements rounded at a time */
 
-/* n columns, at most COLS, of one row in the cache's type. */
-static const void *rounded(const dg_isa *isa, dg_dtype dtype, const float *x, int32_t n, uint16_t half[COLS]) {
-    if (dtype == DG_F32) return x;
-    (dtype == DG_F16 ? isa->to_f16 : isa->to_bf16)(half, x, n);
-    return half;
+static void round_to(const dg_isa *isa, dg_dtype dtype, uint16_t *dst, const float *x, int32_t n) {
+    (dtype == DG_F16 ? isa->to_f16 : isa->to_bf16)(dst, x, n);
 }
 
-static void put_key(dg_mat m, int32_t row, int32_t c0, int32_t n, const void *x) {
-    void *to = element(m, key_at(m, row, c0));
-    for (int32_t c = 0; c < n; c++)
-        if (m.dtype == DG_F32)
-            ((float *)to)[(size_t)c * DG_KV_BLOCK] = ((const float *)x)[c];
-        else
-            ((uint16_t *)to)[(size_t)c * DG_KV_BLOCK] = ((const uint16_t *)x)[c];
-}
-
-static void put_value(dg_mat m, int32_t row, int32_t c0, int32_t n, int32_t head_dim, const void *x) {
-    const size_t width = dg_dtype_bytes(m.dtype, 1);
-    for (int32_t c = 0, len; c < n; c += len) { /* head by head */
-        len = head_dim - (c0 + c) % head_dim;
-        if (len > n - c) len = n - c;
-        memcpy(element(m, value_at(m, row, c0 + c, head_dim)), (const char *)x + (size_t)c * width, (size_t)len * width);
+static void put_key(const dg_isa *isa, dg_mat m, size_t at, const float *x, int32_t n) {
+    if (m.dtype == DG_F32) {
+        float *to = (float *)m.data + at;
+        for (int32_t c = 0; c < n; c++) to[c * DG_LANES] = x[c];
+        return;
     }
+    uint16_t half[STEP], *to = (uint16_t *)m.data + at;
+    for (int32_t c = 0; c < n; c += STEP) {
+        const int32_t len = n - c < STEP ? n - c : STEP;
+        round_to(isa, m.dtype, half, x + c, len);
+        for (int32_t i = 0; i < len; i++) to[(c + i) * DG_LANES] = half[i];
+    }
+}
+
+static void put_value(const dg_isa *isa, dg_mat m, size_t at, const float *x, int32_t n) {
+    if (m.dtype == DG_F32)
+        memcpy((float *)m.data + at, x, sizeof *x * (size_t)n);
+    else
+        round_to(isa, m.dtype, (uint16_t *)m.data + at, x, n);
 }
 
 static void put_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     (void)worker;
     const cache_job *job = arg;
     const dg_isa *isa = job->cpu->isa;
+    const dg_mat k = job->cache[0], v = job->cache[1];
+    const int32_t hd = job->head_dim;
     int32_t begin, end;
-    dg_split(job->cache[0].cols, COLS, chunk, n_chunk, &begin, &end);
-    for (int32_t c = begin; c < end; c += COLS) {
-        const int32_t n = end - c < COLS ? end - c : COLS;
-        uint16_t half[COLS];
-        for (int32_t r = 0; r < job->n; r++) {
-            const float *k = (const float *)dg_mat_row(&job->src[0], r) + c;
-            const float *v = (const float *)dg_mat_row(&job->src[1], r) + c;
-            put_key(job->cache[0], job->row + r, c, n, rounded(isa, job->cache[0].dtype, k, n, half));
-            put_value(job->cache[1], job->row + r, c, n, job->head_dim,
-                      rounded(isa, job->cache[1].dtype, v, n, half));
+    dg_split(k.cols / hd, 1, chunk, n_chunk, &begin, &end);
+    for (int32_t r = 0; r < job->n; r++)
+        for (int32_t h = begin; h < end; h++) {
+            put_key(isa, k, key_at(k, job->row + r, h, hd), (const float *)dg_mat_row(&job->src[0], r) + h * hd, hd);
+            put_value(isa, v, value_at(v, job->row + r, h, hd), (const float *)dg_mat_row(&job->src[1], r) + h * hd, hd);
         }
-    }
 }
 
 void dg_cpu_kv_put(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, dg_mat k, dg_mat v, int32_t head_dim) {
     cache_job job = {.cpu = dg_cpu_of(be), .cache = {ck, cv}, .src = {k, v}, .row = row0, .n = k.rows, .head_dim = head_dim};
     dg_cpu_run(job.cpu, (int64_t)k.rows * k.cols, put_part, &job);
+}
+
+static void move_key(dg_mat m, size_t to, size_t from, int32_t n) {
+    if (m.dtype == DG_F32)
+        for (int32_t c = 0; c < n * DG_LANES; c += DG_LANES) ((float *)m.data + to)[c] = ((float *)m.data + from)[c];
+    else
+        for (int32_t c = 0; c < n * DG_LANES; c += DG_LANES)
+            ((uint16_t *)m.data + to)[c] = ((uint16_t *)m.data + from)[c];
 }
 
 static void move_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
@@ -87,15 +90,15 @@ static void move_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk)
     const dg_mat k = job->cache[0], v = job->cache[1];
     const int32_t hd = job->head_dim;
     const size_t width = dg_dtype_bytes(k.dtype, 1);
-    int32_t c, end;
-    dg_split(k.cols, hd, chunk, n_chunk, &c, &end);
-    for (; c < end; c += hd)
+    int32_t h, end;
+    dg_split(k.cols / hd, 1, chunk, n_chunk, &h, &end);
+    for (; h < end; h++)
         for (int32_t i = 0; i < job->n; i++) {
             const int32_t to = job->row + i, from = job->row + job->idx[i];
             if (to == from) continue;
-            memcpy(element(v, value_at(v, to, c, hd)), element(v, value_at(v, from, c, hd)), (size_t)hd * width);
-            for (int32_t d = c; d < c + hd; d++)
-                memcpy(element(k, key_at(k, to, d)), element(k, key_at(k, from, d)), width);
+            move_key(k, key_at(k, to, h, hd), key_at(k, from, h, hd), hd);
+            memcpy((char *)v.data + value_at(v, to, h, hd) * width, (char *)v.data + value_at(v, from, h, hd) * width,
+                   (size_t)hd * width);
         }
 }
 
@@ -107,9 +110,13 @@ void dg_cpu_kv_move(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, const in
 
 void dg_cpu_kv_get(dg_backend *be, dg_mat k, dg_mat v, dg_mat ck, dg_mat cv, int32_t row0, int32_t head_dim) {
     (void)be;
+    const size_t width = dg_dtype_bytes(ck.dtype, 1);
     for (int32_t r = 0; r < k.rows; r++)
         for (int32_t c = 0; c < k.cols; c++) {
-            dg_dequant_row(ck.dtype, element(ck, key_at(ck, row0 + r, c)), (float *)dg_mat_row(&k, r) + c, 1);
-            dg_dequant_row(cv.dtype, element(cv, value_at(cv, row0 + r, c, head_dim)), (float *)dg_mat_row(&v, r) + c, 1);
+            const int32_t h = c / head_dim, d = c % head_dim;
+            const size_t key = key_at(ck, row0 + r, h, head_dim) + (size_t)(d * DG_LANES),
+                         value = value_at(cv, row0 + r, h, head_dim) + (size_t)d;
+            dg_dequant_row(ck.dtype, (char *)ck.data + key * width, (float *)dg_mat_row(&k, r) + c, 1);
+            dg_dequant_row(cv.dtype, (char *)cv.data + value * width, (float *)dg_mat_row(&v, r) + c, 1);
         }
 }

@@ -32,7 +32,8 @@ ALWAYS_INLINE void fetch(const char *ahead, int32_t i, size_t bytes) {
 
 /* ---- scores ---- */
 
-/* score[i][0..16*vectors) = q[i] . keys, for `queries` queries; keys [head_dim, DG_KV_BLOCK]. ahead: of that size. */
+/* score[i][0..16*vectors) = q[i] . keys, for `queries` queries; keys [vectors, head_dim, 16]. ahead: a piece of
+ * DG_KV_BLOCK elements for each column. */
 ALWAYS_INLINE void score_tile(load_fn *load, size_t width, int queries, int vectors, const char *keys,
                               const char *ahead, int32_t head_dim, const float *q, int32_t q_stride, float *score,
                               int32_t stride) {
@@ -41,11 +42,12 @@ ALWAYS_INLINE void score_tile(load_fn *load, size_t width, int queries, int vect
     for (int i = 0; i < queries; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) sum[i][v] = v16_zero();
-    for (int32_t c = 0; c < head_dim; c++, keys += DG_KV_BLOCK * width) {
+    const size_t vector = (size_t)head_dim * 16 * width;
+    for (int32_t c = 0; c < head_dim; c++, keys += 16 * width) {
         fetch(ahead, c, DG_KV_BLOCK * width);
         v16 key[ATTN_KEYS];
 #pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) key[v] = load(keys + (size_t)(16 * v) * width);
+        for (int v = 0; v < vectors; v++) key[v] = load(keys + (size_t)v * vector);
 #pragma GCC unroll 6
         for (int i = 0; i < queries; i++) {
             const v16 x = v16_set1(q[i * q_stride + c]);
@@ -66,7 +68,7 @@ ALWAYS_INLINE void score_keys(const dg_attn_args *a, load_fn *load, size_t width
     const int32_t hd = a->head_dim;
     int32_t k = 0;
     for (; n - k > 16 * (ATTN_KEYS - 1); k += 16 * ATTN_KEYS) {
-        const char *at = keys + (size_t)k * width;
+        const char *at = keys + (size_t)(k * hd) * width;
 #define TILE(m)                                                                                                      \
     score_tile(load, width, m, ATTN_KEYS, at, i == begin && k == 0 ? ahead : NULL, hd, q + i * a->stride, a->stride, \
                score + i * stride + k, stride)
@@ -74,7 +76,7 @@ ALWAYS_INLINE void score_keys(const dg_attn_args *a, load_fn *load, size_t width
 #undef TILE
     }
     for (; ATTN_KEYS > 1 && k < n; k += 16) {
-        const char *at = keys + (size_t)k * width;
+        const char *at = keys + (size_t)(k * hd) * width;
 #define TILE(m) \
     score_tile(load, width, m, 1, at, NULL, hd, q + i * a->stride, a->stride, score + i * stride + k, stride)
         FOR_TILES(i, begin, end, TILE)
