@@ -83,6 +83,7 @@ static void fill_args(const attention_job *job, const strip *t, int32_t line, co
         .k = (const char *)seg->k.data + (size_t)kv * hd * DG_KV_BLOCK * width,
         .v = (const char *)seg->v.data + (size_t)kv * hd * DG_KV_BLOCK * width,
         .block_bytes = (size_t)seg->k.cols * DG_KV_BLOCK * width,
+        .next = kv + 1 < shape->n_kv_head ? (const char *)seg->k.data + (size_t)(kv + 1) * hd * DG_KV_BLOCK * width : NULL,
         .dtype = seg->k.dtype,
         .n_head = group - in_group < job->heads ? group - in_group : job->heads,
         .n_row = t->n_row,

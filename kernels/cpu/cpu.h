@@ -80,6 +80,7 @@ typedef struct dg_attn_scratch {
 typedef struct dg_attn_args {
     const char *k, *v;         /* the KV head in the first block, see cache.c */
     size_t block_bytes;        /* from one block to the next */
+    const char *next;          /* what the next call will read first, NULL: unknown */
     dg_dtype dtype;
     int32_t n_head, n_row, head_dim, stride; /* stride: head_dim in whole vectors, in floats */
     int32_t len, n_cached;     /* cache rows that are committed, and that hold anything */

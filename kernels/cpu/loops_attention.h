@@ -157,7 +157,7 @@ typedef struct cache_type {
                   float *score, int32_t stride);
     void (*mix)(const dg_attn_args *a, const char *const *value, const char *ahead, int32_t begin, int32_t end, int32_t lo,
                 int32_t hi);
-    void (*widen)(float *dst, const char *src, int32_t n); /* n elements, a multiple of 16 */
+    void (*widen)(float *dst, const char *src, const char *ahead, int32_t n); /* n elements, a multiple of 16 */
     size_t width;
 } cache_type;
 
@@ -170,8 +170,11 @@ typedef struct cache_type {
                            int32_t end, int32_t lo, int32_t hi) {                                                 \
         mix_keys(a, load, load##_part, size, value, ahead, begin, end, lo, hi);                                   \
     }                                                                                                             \
-    static void widen_##name(float *dst, const char *src, int32_t n) {                                            \
-        for (int32_t i = 0; i < n; i += 16) v16_store(dst + i, load(src + (size_t)i * size));                     \
+    static void widen_##name(float *dst, const char *src, const char *ahead, int32_t n) {                         \
+        for (int32_t i = 0; i < n; i += 16) {                                                                     \
+            if (i * size % 64 == 0) fetch(ahead, i, size);                                                        \
+            v16_store(dst + i, load(src + (size_t)i * size));                                                     \
+        }                                                                                                         \
     }                                                                                                             \
     static const cache_type cache_##name = {score_##name, mix_##name, widen_##name, size};
 CACHE_TYPE(f32, v16_load, 4)
@@ -205,7 +208,7 @@ static void score_block(const dg_attn_args *a, int32_t first, int32_t n, int32_t
         type->score(a, keys, value_row(a, first), n, begin, end, score, stride);
         return;
     }
-    type->widen(a->s->wide, keys, DG_KV_BLOCK * a->head_dim);
+    type->widen(a->s->wide, keys, value_row(a, first), DG_KV_BLOCK * a->head_dim);
     cache_f32.score(a, (const char *)a->s->wide, NULL, n, begin, end, score, stride);
 }
 
@@ -228,14 +231,14 @@ static void weigh(const dg_attn_args *a, int32_t query, int32_t n, int32_t lo, i
     }
     v16 sum = v16_load(lanes);
     if (high > *max) {
-        const v16 factor = v16_exp(v16_set1(*max - high)); /* 0 at first */
+        const v16 factor = v16_exp_weight(v16_set1(*max - high)); /* 0 at first */
         for (int32_t c = 0; c < a->stride; c += 16) v16_store(out + c, v16_mul(v16_load(out + c), factor));
         sum = v16_mul(sum, factor);
         *max = high;
     }
     const v16 top = v16_set1(*max);
     for (int32_t i = 0; i < padded; i += 16) {
-        const v16 e = v16_exp(v16_sub(v16_load(w + i), top)); /* e^-inf is 0 */
+        const v16 e = v16_exp_weight(v16_sub(v16_load(w + i), top)); /* e^-inf is 0 */
         v16_store(w + i, e);
         sum = v16_add(sum, e);
     }
@@ -252,15 +255,15 @@ static void mix_block(const dg_attn_args *a, int32_t first, int32_t n, int32_t b
                       const int32_t *hi) {
     const int32_t heads = a->n_head, next = first + DG_KV_BLOCK;
     const cache_type *type = type_of(a);
-    const char *value[DG_KV_BLOCK], *ahead = NULL;
+    const char *value[DG_KV_BLOCK], *ahead = next < a->n_cached ? key_block(a, next) : a->next;
     if (worth_widening(a, (end - begin) * heads)) {
         const int32_t padded = (n * a->head_dim + 15) / 16 * 16; /* within the block */
-        type->widen(a->s->wide, value_row(a, first), padded);
+        type->widen(a->s->wide, value_row(a, first), ahead, padded);
         for (int32_t i = 0; i < n; i++) value[i] = (const char *)(a->s->wide + i * a->head_dim);
         type = &cache_f32;
+        ahead = NULL;
     } else {
         for (int32_t i = 0; i < n; i++) value[i] = value_row(a, first + i);
-        if (next < a->n_cached) ahead = key_block(a, next);
     }
     int32_t low = 0, high = n;
     for (int32_t r = begin; r < end; r++) {
@@ -339,7 +342,7 @@ static void merge(float *max, float *sum, float *out, float span_max, float span
     }
     const float high = *max > span_max ? *max : span_max;
     float factor[16]; /* two are used; those of a vector are alike on all instruction sets */
-    v16_store(factor, v16_exp(v16_join(v16_set1(*max - high), v16_set1(span_max - high))));
+    v16_store(factor, v16_exp_weight(v16_join(v16_set1(*max - high), v16_set1(span_max - high))));
     const v16 old = v16_set1(factor[0]), new = v16_set1(factor[15]);
     int32_t c = 0;
     for (; c + 16 <= head_dim; c += 16)
@@ -371,10 +374,13 @@ static void attend_span(const dg_attn_args *a, int32_t begin, int32_t end, int32
               a->s->part + i * a->stride, a->head_dim);
 }
 
+static void scale_query(float *restrict dst, const float *restrict q, float scale, int32_t n) {
+    for (int32_t c = 0; c < n; c++) dst[c] = q[c] * scale;
+}
+
 static void attend(const dg_attn_args *a, int32_t begin, int32_t end) {
     const int32_t n_query = a->n_row * a->n_head;
-    for (int32_t i = 0; i < n_query; i++)
-        for (int32_t c = 0; c < a->head_dim; c++) a->s->query[i * a->stride + c] = a->q[i][c] * a->scale;
+    for (int32_t i = 0; i < n_query; i++) scale_query(a->s->query + i * a->stride, a->q[i], a->scale, a->head_dim);
     /* the block in which lists begin, and the scores of what they choose from */
     const int32_t tail = a->row[0].list ? a->len / DG_KV_BLOCK * DG_KV_BLOCK : -1;
     int32_t longest = 0;
@@ -392,6 +398,10 @@ static void attend(const dg_attn_args *a, int32_t begin, int32_t end) {
 
 /* Divides by the sum of weights; a row that sees nothing is 0. */
 static void attend_end(float *out, float max, float sum, int32_t head_dim) {
-    const float inverse = max > -INFINITY ? 1.0f / sum : 0;
-    for (int32_t c = 0; c < head_dim; c++) out[c] = max > -INFINITY ? out[c] * inverse : 0;
+    if (max == -INFINITY) {
+        memset(out, 0, sizeof *out * (size_t)head_dim);
+        return;
+    }
+    const float inverse = 1.0f / sum;
+    for (int32_t c = 0; c < head_dim; c++) out[c] *= inverse;
 }
