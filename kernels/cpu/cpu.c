@@ -103,6 +103,7 @@ static dg_cpu *lay_out(layout *l, const dg_backend_options *opt, void **team) {
             .attention = attention_scratch(l),
             .value = take(l, vocab, sizeof(float)),
             .group = take(l, vocab / DG_GROUP + DG_CHUNK, sizeof(float)),
+            .sums_of_row = take(l, vocab / DG_SUM_LEN + 1, sizeof(double)),
             .heap = take(l, vocab, sizeof(uint64_t)),
         };
         if (cpu) cpu->scratch[i] = s;

@@ -111,6 +111,7 @@ enum {
     DG_LANES = 16,      /* partial sums of every dot product, on every instruction set */
     DG_GROUP = 16,      /* logits per entry of row_max's group maxima */
     DG_CHUNK = DG_GROUP * DG_LANES,
+    DG_SUM_LEN = 4096,  /* exponentials that add up in f32, before they do in double */
     DG_PANEL_FLOATS = DG_PANEL_OUTS * DG_PANEL_LEN,
     DG_PANEL_SUMS = DG_PANEL_ROWS * DG_PANEL_OUTS * DG_LANES
 };
@@ -162,6 +163,7 @@ typedef struct dg_cpu_scratch { /* one worker's */
     dg_attn_scratch attention;
     float *value;               /* select: a row's candidates, [max_vocab] */
     float *group;               /* select: group maxima */
+    double *sums_of_row;        /* select: sums of a row's parts */
     union {                     /* [max_vocab] */
         uint64_t *heap;         /* top_k: best so far */
         float *mass;            /* sample: e^z of the candidates */
