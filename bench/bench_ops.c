@@ -184,7 +184,6 @@ static void bench_select(dg_backend *be) {
 int main(int argc, char **argv) {
     const dg_backend_options opt = {.threads = argc > 1 ? atoi(argv[1]) : 0,
                                     .isa = argc > 2 ? argv[2] : NULL,
-                                    .max_keys = 8192,
                                     .max_vocab = VOCAB};
     const char *why = "";
     dg_backend *be = dg_backend_open("cpu", &opt, &why);

@@ -118,7 +118,8 @@ static void dflash_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     dg_net_layout(d->target->be, &d->net, d->q8, dev, dg_model_progress(d->target));
     d->packed_bytes = dev->used - before;
     const size_t drafts = (size_t)(d->block - 1), cells = drafts * (size_t)d->width;
-    dg_kv_layout(&d->kv, c->n_layer, base->env->context + d->block, d->block, c->n_kv_head * c->head_dim, DG_F32, host, dev);
+    dg_kv_layout(&d->kv, c->n_layer, base->env->context + d->block, d->block, c->n_kv_head, c->head_dim,
+                 base->env->kv_dtype, host, dev);
     dg_batch_layout(&d->batch, d->block, host, dev);
     dg_work_layout(&d->work, c, rows, dev);
     dg_fuse_layout(&d->fuse, base->env->max_rows, c->n_tap, c->hidden_size, dev);
@@ -141,10 +142,8 @@ static int32_t dflash_taps(const dg_drafter *base, const int32_t **layer) {
 
 static void dflash_memory(const dg_drafter *base, uint64_t *weights, uint64_t *kv) {
     const dflash *d = (const dflash *)base;
-    const dg_config *c = &d->net.config;
     *weights = d->net.mapped + d->packed_bytes;
-    *kv = 2 * (uint64_t)c->n_layer * (uint64_t)(base->env->context + d->block) * (uint64_t)(c->n_kv_head * c->head_dim) *
-          sizeof(float);
+    *kv = dg_kv_bytes(&d->kv);
 }
 
 /* ---- rounds ----------------------------------------------------------------------------------- */

@@ -145,7 +145,8 @@ static void eagle3_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     const int32_t slots = d->depth * d->width, max_rows = base->env->max_rows;
     const int32_t rows = max_rows > d->width ? max_rows : d->width;
     const size_t cells = (size_t)d->width * (size_t)d->width;
-    dg_kv_layout(&d->kv, 1, base->env->context + slots, slots ? slots : 1, c->n_kv_head * c->head_dim, DG_F32, host, dev);
+    dg_kv_layout(&d->kv, 1, base->env->context + slots, slots ? slots : 1, c->n_kv_head, c->head_dim,
+                 base->env->kv_dtype, host, dev);
     dg_batch_layout(&d->batch, rows, host, dev);
     dg_work_layout(&d->work, c, rows, dev);
     d->work.in = take_mat(dev, rows, 2 * c->hidden_size);
@@ -170,9 +171,8 @@ static int32_t eagle3_taps(const dg_drafter *base, const int32_t **layer) {
 
 static void eagle3_memory(const dg_drafter *base, uint64_t *weights, uint64_t *kv) {
     const eagle3 *d = (const eagle3 *)base;
-    const dg_config *c = &d->net.config;
     *weights = d->net.mapped + d->packed_bytes;
-    *kv = 2 * (uint64_t)(base->env->context + d->depth * d->width) * (uint64_t)(c->n_kv_head * c->head_dim) * sizeof(float);
+    *kv = dg_kv_bytes(&d->kv);
 }
 
 /* ---- passes ----------------------------------------------------------------------------------- */

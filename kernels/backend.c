@@ -133,6 +133,31 @@ static void check_rope(dg_backend *be, dg_mat x, dg_mat table, int32_t n_head, b
     inner(be)->rope(be, x, table, n_head, interleaved);
 }
 
+static bool cache_ok(dg_mat ck, dg_mat cv, int32_t head_dim) {
+    return mat_ok(ck) && mat_ok(cv) && is_float(ck.dtype) && ck.dtype == cv.dtype && ck.rows == cv.rows &&
+           ck.cols == cv.cols && ck.stride == ck.cols && cv.stride == cv.cols && ck.rows % DG_KV_BLOCK == 0 &&
+           head_dim > 0 && ck.cols % head_dim == 0 && !overlap(ck, cv);
+}
+
+static void check_kv_put(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, dg_mat k, dg_mat v, int32_t head_dim) {
+    assert(cache_ok(ck, cv, head_dim) && is_f32(k, k.rows, ck.cols) && is_f32(v, k.rows, ck.cols));
+    assert(row0 >= 0 && row0 + k.rows <= ck.rows);
+    inner(be)->kv_put(be, ck, cv, row0, k, v, head_dim);
+}
+
+static void check_kv_move(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, const int32_t *idx, int32_t n,
+                          int32_t head_dim) {
+    assert(cache_ok(ck, cv, head_dim) && (idx || n == 0));
+    assert(row0 >= 0 && n >= 0 && row0 + n <= ck.rows);
+    inner(be)->kv_move(be, ck, cv, row0, idx, n, head_dim);
+}
+
+static void check_kv_get(dg_backend *be, dg_mat k, dg_mat v, dg_mat ck, dg_mat cv, int32_t row0, int32_t head_dim) {
+    assert(cache_ok(ck, cv, head_dim) && is_f32(k, k.rows, ck.cols) && is_f32(v, k.rows, ck.cols));
+    assert(row0 >= 0 && row0 + k.rows <= ck.rows);
+    inner(be)->kv_get(be, k, v, ck, cv, row0, head_dim);
+}
+
 static void check_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *seg, int32_t n_seg,
                             const dg_attn_shape *shape) {
     assert(shape->n_kv_head > 0 && shape->n_head % shape->n_kv_head == 0 && shape->head_dim > 0);
@@ -141,10 +166,9 @@ static void check_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_
     assert(is_f32(q, q.rows, cols) && is_f32(out, q.rows, cols) && !overlap(out, q));
     for (int32_t i = 0; i < n_seg; i++) {
         const dg_attn_seg *s = &seg[i];
-        assert(mat_ok(s->k) && mat_ok(s->v) && is_float(s->k.dtype) && s->k.dtype == s->v.dtype);
-        assert(s->k.cols == kv_cols && s->v.cols == kv_cols);
+        assert(cache_ok(s->k, s->v, shape->head_dim) && s->k.cols == kv_cols);
         assert(s->len >= 0 && s->n >= 0 && s->n <= s->win);
-        assert(s->len + s->win <= s->k.rows && s->len + s->win <= s->v.rows);
+        assert(s->len + s->win <= s->k.rows);
         assert(s->row0 >= 0 && s->row0 + s->n <= q.rows);
         assert(s->pos || s->win == 0);
         assert(s->mask != DG_MASK_BITS || s->n == 0 || (s->bits && s->win <= DG_TREE_MAX));
@@ -222,6 +246,9 @@ static const dg_ops checked = {
     .rope_table = check_rope_table,
     .rope = check_rope,
     .attention = check_attention,
+    .kv_put = check_kv_put,
+    .kv_move = check_kv_move,
+    .kv_get = check_kv_get,
     .swiglu = check_swiglu,
     .add = check_add,
     .rows_put = check_rows_put,

@@ -18,6 +18,7 @@
 
 #define DG_TREE_MAX   256               /* rows in a window of trial rows: a token tree, a block */
 #define DG_MASK_WORDS (DG_TREE_MAX / 64) /* 64-bit words in one ancestor set */
+#define DG_KV_BLOCK   64                /* caches have a multiple of this many rows */
 
 /* What the n new rows of a segment see of the window (every row also sees all committed rows). */
 typedef enum dg_mask {
@@ -28,7 +29,7 @@ typedef enum dg_mask {
 
 /* One sequence's rows in an attention call. */
 typedef struct dg_attn_seg {
-    dg_mat k, v;          /* [cap, G*hd] one layer's cache, f32, f16 or bf16; both the same dtype */
+    dg_mat k, v;          /* [cap, G*hd] one layer's cache, see kv_put */
     const int32_t *pos;   /* device [win]: absolute positions of the window rows */
     const uint64_t *bits; /* device [n][DG_MASK_WORDS], BITS only: bit j = window row j is visible */
     int32_t len;          /* committed rows; cache row r is at position r */
@@ -109,11 +110,27 @@ typedef struct dg_ops {
     void (*rope)(dg_backend *be, dg_mat x, dg_mat table, int32_t n_head, bool interleaved);
 
     /* out[n,H*hd] = softmax(scale * q.K^T + mask) V for every segment; rows outside all segments are left
-     * alone. Keys are taken in the order committed rows, then visible window rows, both ascending; the
-     * blocking of the reduction depends on a key's rank in that order only, so a tree path and a chain
-     * give the same bits. A row that sees nothing becomes 0. */
+     * alone. Keys are numbered in the order committed rows, then window rows that the mask shows, both
+     * ascending; the blocking of the reduction depends on that number only, so a tree path and a chain
+     * give the same bits. Keys that are out of reach (shape->window) are skipped. A row that sees nothing
+     * becomes 0. A window whose rows the attention window tells apart by positions with gaps has at most
+     * DG_TREE_MAX rows. */
     void (*attention)(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *seg, int32_t n_seg,
                       const dg_attn_shape *shape);
+
+    /* A layer's cache is two matrices ck and cv of one shape [cap, G*hd] and type (f32, f16 or bf16), with
+     * cap a multiple of DG_KV_BLOCK and no gaps between rows. Where an element lies in them is the backend's
+     * business: rows go in and out by these ops alone. A row is rounded once, when it is put there.
+     *
+     * Rows row0.. = k[n, G*hd] and v[n, G*hd], both f32. */
+    void (*kv_put)(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, dg_mat k, dg_mat v, int32_t head_dim);
+
+    /* Row row0 + i = row row0 + idx[i] for i < n; idx: device, ascending, idx[i] >= i. */
+    void (*kv_move)(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, const int32_t *idx, int32_t n,
+                    int32_t head_dim);
+
+    /* k[n, G*hd] and v[n, G*hd], both f32 = rows row0.. of the cache: for tests and whoever saves a cache. */
+    void (*kv_get)(dg_backend *be, dg_mat k, dg_mat v, dg_mat ck, dg_mat cv, int32_t row0, int32_t head_dim);
 
     /* out = silu(gate) * up, all [n,m]; out may be gate. */
     void (*swiglu)(dg_backend *be, dg_mat out, dg_mat gate, dg_mat up);
@@ -155,7 +172,6 @@ typedef struct dg_ops {
 typedef struct dg_backend_options {
     int32_t threads;          /* 0: one per online core */
     const char *isa;          /* NULL: best; else "portable", "avx2", "avxvnni", "avx512" (for tests and `info`) */
-    int32_t max_keys;         /* longest row of keys that attention will see (sizes scratch) */
     int32_t max_vocab;        /* longest row that sample and top_k will see (sizes scratch) */
     int32_t max_cols;         /* most columns that packed weights will have (sizes scratch) */
     dg_precision precision;

@@ -53,7 +53,7 @@ typedef struct cli_options {
     unsigned command; /* one of the bits above */
     bool help;
     /* model */
-    const char *model, *chat_template, *compute;
+    const char *model, *chat_template, *compute, *kv;
     int64_t threads;
     /* prompt */
     const char *prompt, *file, *prompts, *system, *ids;

@@ -106,6 +106,8 @@ static const option table[] = {
     {"-b, --batch-size", "N", SESSION, WHOLE, AT(batch), 1, 65536, "rows of one forward pass (default 256)"},
     {"--compute", "NAME", SESSION, TEXT, AT(compute), 0, 0,
      "arithmetic: default or f32; int8 is not built in yet"},
+    {"--kv", "TYPE", SESSION, TEXT, AT(kv), 0, 0,
+     "keys and values kept as f16 (default) or f32 (default with --compute f32)"},
 
     {"--compare", NULL, CLI_RUN, FLAG, AT(compare), 0, 0,
      "decode plainly as well, and tell speed and whether the text is identical"},
@@ -131,7 +133,7 @@ typedef struct refusal {
 #define SAMPLER "the samplers are temperature, top-k, top-p and min-p"
 #define DEVICE  "this build computes on the CPU; use -t for its threads"
 #define ADAPTER "adapters are not applied; merge them into the weights first"
-#define CACHE   "the KV cache has one type"
+#define CACHE   "keys and values have one type, chosen with --kv"
 #define ROPE    "rope settings come from the model's file"
 #define MAPPED  "weights are always memory-mapped and shared, never locked"
 #define NETWORK "nothing is downloaded; give a local path with -m"
@@ -395,6 +397,10 @@ static int check_together(const cli_command *command, const cli_options *o) {
     if (o->compute && strcmp(o->compute, "default") != 0 && strcmp(o->compute, "f32") != 0 &&
         strcmp(o->compute, "int8") != 0) {
         cli_error("--compute: expected default, f32 or int8, found '%s'", o->compute);
+        return CLI_USAGE;
+    }
+    if (o->kv && strcmp(o->kv, "f16") != 0 && strcmp(o->kv, "f32") != 0) {
+        cli_error("--kv: expected f16 or f32, found '%s'", o->kv);
         return CLI_USAGE;
     }
     if (o->predict == 0) wrong = "-n: expected -1 (no limit) or at least 1, found 0";

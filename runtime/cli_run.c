@@ -72,6 +72,8 @@ static json_t *options_json(const cli_options *o, const cli_drafts *d, const dg_
     json_object_set_new(j, "ignore_eos", json_boolean(o->ignore_eos));
     json_object_set_new(j, "chat", json_boolean(o->chat));
     json_object_set_new(j, "compute", json_string(o->compute ? o->compute : "default"));
+    const bool wide = o->kv ? so->kv == DG_KV_F32 : o->compute && strcmp(o->compute, "f32") == 0;
+    json_object_set_new(j, "kv", json_string(wide ? "f32" : "f16"));
     json_object_set_new(j, "threads", json_integer(o->threads));
     return j;
 }

@@ -139,6 +139,13 @@ typedef struct dg_draft {
     const char *params; /* "key=value,key=value", NULL: none */
 } dg_draft;
 
+/* How keys and values are kept, the drafters' too. Scores and sums are in f32 whatever the type. */
+typedef enum dg_kv_type {
+    DG_KV_DEFAULT, /* f16; f32 where the model computes in DG_COMPUTE_F32 */
+    DG_KV_F16,
+    DG_KV_F32
+} dg_kv_type;
+
 typedef struct dg_session_options {
     int32_t context;          /* tokens the session can hold; 0: the model's limit, at most 4096 */
     int32_t budget;           /* drafted nodes verified in a round; 0: auto */
@@ -149,6 +156,7 @@ typedef struct dg_session_options {
     size_t n_stop;
     bool ignore_stop_tokens;  /* for benchmarks: go on after an end-of-text token */
     int32_t batch_rows;       /* rows of one forward pass; 0: 256 */
+    dg_kv_type kv;
 } dg_session_options;
 
 /* Bytes, told before they are spent. */

@@ -63,6 +63,7 @@ typedef struct dg_drafter_env {
     int32_t source;          /* what to pass to dg_tree_add */
     dg_offer *offer;         /* the session's, empty when a round begins: a drafter that predicts depths
                                 independently leaves them here in propose, for those after it; may be NULL */
+    dg_dtype kv_dtype;       /* for its own cache, as the target's: f32 or f16 */
 } dg_drafter_env;
 
 typedef struct dg_drafter_ops {
@@ -80,7 +81,7 @@ typedef struct dg_drafter_ops {
     /* Forgets everything from position len on. */
     void (*rewind)(dg_drafter *d, int32_t len);
     void (*close)(dg_drafter *d);
-    /* Mapped weight bytes and bytes of KV cache among what layout takes, for the plan. NULL: none. */
+    /* Mapped weight bytes and bytes of KV cache among what layout took, for the plan. NULL: none. */
     void (*memory)(const dg_drafter *d, uint64_t *weights, uint64_t *kv);
     /* NULL: it has none to show. */
     void (*candidates)(const dg_drafter *d, dg_candidates *out);

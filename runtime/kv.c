@@ -3,18 +3,22 @@
 
 #include <assert.h>
 
-void dg_kv_layout(dg_kv *kv, int32_t n_layer, int32_t cap, int32_t win_cap, int32_t width, dg_dtype dtype,
-                  dg_arena *host, dg_arena *dev) {
-    *kv = (dg_kv){.n_layer = n_layer, .cap = cap, .win_cap = win_cap};
+static int32_t rows_of(const dg_kv *kv) { return (kv->cap + DG_KV_BLOCK - 1) / DG_KV_BLOCK * DG_KV_BLOCK; }
+
+void dg_kv_layout(dg_kv *kv, int32_t n_layer, int32_t cap, int32_t win_cap, int32_t n_kv_head, int32_t head_dim,
+                  dg_dtype dtype, dg_arena *host, dg_arena *dev) {
+    const int32_t width = n_kv_head * head_dim;
+    *kv = (dg_kv){.n_layer = n_layer, .cap = cap, .win_cap = win_cap, .width = width, .head_dim = head_dim, .dtype = dtype};
     kv->k = dg_arena_take(host, (size_t)n_layer, sizeof *kv->k);
     kv->v = dg_arena_take(host, (size_t)n_layer, sizeof *kv->v);
     kv->path_host = dg_arena_take(host, (size_t)win_cap, sizeof(int32_t));
     kv->win_pos = dg_arena_take(dev, (size_t)win_cap, sizeof(int32_t));
     kv->path = dg_arena_take(dev, (size_t)win_cap, sizeof(int32_t));
     const size_t row = dg_dtype_bytes(dtype, (size_t)width);
+    const int32_t rows = rows_of(kv);
     for (int32_t l = 0; l < n_layer; l++) {
-        const dg_mat k = dg_mat_make(dg_arena_take(dev, (size_t)cap, row), dtype, cap, width);
-        const dg_mat v = dg_mat_make(dg_arena_take(dev, (size_t)cap, row), dtype, cap, width);
+        const dg_mat k = dg_mat_make(dg_arena_take(dev, (size_t)rows, row), dtype, rows, width);
+        const dg_mat v = dg_mat_make(dg_arena_take(dev, (size_t)rows, row), dtype, rows, width);
         if (kv->k) kv->k[l] = k, kv->v[l] = v;
     }
 }
@@ -33,12 +37,8 @@ void dg_kv_commit(dg_backend *be, dg_kv *kv, const int32_t *path, int32_t n) {
         const int32_t base = kv->len + keep;
         for (int32_t i = keep; i < n; i++) kv->path_host[i - keep] = path[i] - keep;
         be->ops->upload(be, kv->path, kv->path_host, (size_t)(n - keep) * sizeof *path);
-        for (int32_t l = 0; l < kv->n_layer; l++) {
-            const dg_mat k = dg_mat_rows(kv->k[l], base, kv->win - keep);
-            const dg_mat v = dg_mat_rows(kv->v[l], base, kv->win - keep);
-            be->ops->rows_gather(be, dg_mat_rows(k, 0, n - keep), k, kv->path);
-            be->ops->rows_gather(be, dg_mat_rows(v, 0, n - keep), v, kv->path);
-        }
+        for (int32_t l = 0; l < kv->n_layer; l++)
+            be->ops->kv_move(be, kv->k[l], kv->v[l], base, kv->path, n - keep, kv->head_dim);
     }
     kv->len += n;
     kv->win = 0;
@@ -51,7 +51,5 @@ void dg_kv_truncate(dg_kv *kv, int32_t len) {
 }
 
 uint64_t dg_kv_bytes(const dg_kv *kv) {
-    if (!kv->n_layer || !kv->k) return 0;
-    const dg_mat *k = &kv->k[0];
-    return 2 * (uint64_t)kv->n_layer * (uint64_t)kv->cap * dg_dtype_bytes(k->dtype, (size_t)k->cols);
+    return 2 * (uint64_t)kv->n_layer * (uint64_t)rows_of(kv) * dg_dtype_bytes(kv->dtype, (size_t)kv->width);
 }

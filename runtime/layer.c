@@ -47,8 +47,8 @@ static void attention_half(dg_backend *be, const dg_config *c, const dg_layer *l
     for (int32_t i = 0; i < b->n_seg; i++) {
         const dg_segment *s = &b->seg[i];
         const int32_t at = s->kv->len + s->kv->win - s->n;
-        op->rows_put(be, s->kv->k[l], at, dg_mat_rows(w->k, s->row0, s->n));
-        op->rows_put(be, s->kv->v[l], at, dg_mat_rows(w->v, s->row0, s->n));
+        op->kv_put(be, s->kv->k[l], s->kv->v[l], at, dg_mat_rows(w->k, s->row0, s->n),
+                   dg_mat_rows(w->v, s->row0, s->n), c->head_dim);
         seg[i] = (dg_attn_seg){.k = s->kv->k[l], .v = s->kv->v[l], .pos = s->kv->win_pos, .bits = s->bits,
                                .len = s->kv->len, .win = s->kv->win, .row0 = s->row0, .n = s->n,
                                .mask = mask >= 0 ? (dg_mask)mask : s->mask};
@@ -79,6 +79,5 @@ void dg_layer_store(dg_backend *be, const dg_config *c, const dg_layer *layer, i
     if (layer->k_norm.data)
         op->rms_norm(be, heads(w->k, c->head_dim), heads(w->k, c->head_dim), layer->k_norm, c->rms_norm_eps);
     op->rope(be, w->k, w->rope, c->n_kv_head, c->rope_interleaved);
-    op->rows_put(be, kv->k[l], row0, w->k);
-    op->rows_put(be, kv->v[l], row0, w->v);
+    op->kv_put(be, kv->k[l], kv->v[l], row0, w->k, w->v, c->head_dim);
 }

@@ -16,7 +16,7 @@ static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 static void layout(dg_session *s, const dg_session_options *o, dg_arena *host, dg_arena *dev) {
     const dg_config *c = &s->model->net.config;
     const int32_t window = s->chunk > s->budget + 1 ? s->chunk : s->budget + 1;
-    dg_kv_layout(&s->kv, c->n_layer, s->context, window, c->n_kv_head * c->head_dim, DG_F32, host, dev);
+    dg_kv_layout(&s->kv, c->n_layer, s->context, window, c->n_kv_head, c->head_dim, s->kv_dtype, host, dev);
     dg_batch_layout(&s->batch, s->batch_rows, host, dev);
     dg_work_layout(&s->work, c, s->batch_rows, dev);
     const int32_t head_rows = min32(DG_HEAD_ROWS, s->batch_rows);
@@ -68,6 +68,8 @@ static dg_status apply_options(dg_session *s, const dg_session_options *o) {
              DG_TREE_MAX - 1, o->budget);
     DG_CHECK(o->batch_rows >= 0 && o->batch_rows <= 65536, DG_ERR_ARGUMENT, "batch_rows: expected 0 to 65536, found %d",
              o->batch_rows);
+    DG_CHECK(o->kv == DG_KV_DEFAULT || o->kv == DG_KV_F16 || o->kv == DG_KV_F32, DG_ERR_ARGUMENT,
+             "kv: expected DG_KV_DEFAULT, DG_KV_F16 or DG_KV_F32, found %d", (int)o->kv);
     DG_CHECK(o->n_draft <= DG_MAX_DRAFTERS, DG_ERR_ARGUMENT, "%zu drafters: at most %d", o->n_draft, DG_MAX_DRAFTERS);
     for (size_t i = 0; i < o->n_stop; i++)
         DG_CHECK(o->stop[i] && o->stop[i][0], DG_ERR_ARGUMENT, "stop string %zu is empty", i);
@@ -79,6 +81,8 @@ static dg_status apply_options(dg_session *s, const dg_session_options *o) {
     s->batch_rows = o->batch_rows ? o->batch_rows : DG_TREE_MAX;
     if (s->batch_rows < s->budget + 1) s->batch_rows = s->budget + 1;
     s->chunk = min32(s->batch_rows, DG_TREE_MAX);
+    const bool exact = o->kv == DG_KV_F32 || (o->kv == DG_KV_DEFAULT && s->model->options.compute == DG_COMPUTE_F32);
+    s->kv_dtype = exact ? DG_F32 : DG_F16;
     s->sampling = sampling_of(&o->sampler);
     s->ignore_stop_tokens = o->ignore_stop_tokens;
     s->limit = INT32_MAX;
@@ -124,7 +128,7 @@ static dg_status open_drafter(dg_session *s, const dg_draft *draft) {
     DG_CHECK(!draft->path == !slot->path && !draft->params == !slot->params, DG_ERR_MEMORY, "no memory for the session");
     slot->env = (dg_drafter_env){.model = s->model, .path = slot->path, .params = slot->params, .context = s->context,
                                  .budget = s->budget, .max_rows = s->chunk > s->budget + 1 ? s->chunk : s->budget + 1,
-                                 .source = s->n_slot + 1, .offer = &s->offer};
+                                 .source = s->n_slot + 1, .offer = &s->offer, .kv_dtype = s->kv_dtype};
     DG_TRY(ops->open(&slot->env, &slot->drafter));
     s->n_slot++;
     s->reads_next |= ops->reads_next;
@@ -198,10 +202,9 @@ dg_status dg_session_plan(dg_model *model, const dg_session_options *options, dg
     DG_TRY(prepare(model, &o, &s));
     dg_arena host = {0}, dev = {0};
     layout(s, &o, &host, &dev);
-    const dg_config *c = &model->net.config;
-    dg_memory_plan p = {.target_weights = model->net.mapped + model->packed_bytes, .context = s->context, .program = PROGRAM_BYTES};
-    p.target_kv = 2 * (uint64_t)c->n_layer * (uint64_t)s->context *
-                  dg_dtype_bytes(DG_F32, (size_t)(c->n_kv_head * c->head_dim));
+    dg_memory_plan p = {.target_weights = model->net.mapped + model->packed_bytes, .context = s->context,
+                        .program = PROGRAM_BYTES};
+    p.target_kv = dg_kv_bytes(&s->kv);
     for (int32_t i = 0; i < s->n_slot; i++) {
         uint64_t weights = 0, kv = 0;
         const dg_drafter *d = s->slot[i].drafter;

@@ -27,6 +27,7 @@ typedef struct dg_slot {
 struct dg_session {
     dg_model *model;
     int32_t context, budget, batch_rows, chunk;
+    dg_dtype kv_dtype;
     dg_sampling sampling;
     bool ignore_stop_tokens;
     dg_status dead; /* DG_OK while alive */

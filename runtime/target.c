@@ -186,7 +186,6 @@ static dg_status open_backend(dg_model *m, const dg_config *c) {
     const dg_backend_options opt = {.threads = m->options.threads,
                                     .precision = precision[m->options.compute],
                                     .max_cols = c->intermediate_size > fuse ? c->intermediate_size : fuse,
-                                    .max_keys = c->max_position + 2 * DG_TREE_MAX,
                                     .max_vocab = c->vocab_size,
                                     .alloc = dg_mem_alloc,
                                     .free = dg_mem_free};

@@ -5,7 +5,7 @@
 
 void rig_open(rig *r, const dg_drafter_ops *ops, int32_t vocab, const char *params) {
     *r = (rig){0};
-    const dg_backend_options opt = {.threads = 1, .max_keys = 16, .max_vocab = 256};
+    const dg_backend_options opt = {.threads = 1, .max_vocab = 256};
     r->model.be = dg_backend_open("cpu", &opt, NULL);
     assert_non_null(r->model.be);
     r->model.net.config.vocab_size = vocab;

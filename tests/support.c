@@ -4,6 +4,8 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "runtime/kv.h"
+
 void check_ok_at(dg_status st, const char *expr, const char *file, int line) {
     if (st == DG_OK) return;
     print_error("%s: %s: %s\n", expr, dg_status_name(st), dg_error_message());
@@ -119,4 +121,13 @@ const char *test_tmpdir(void) {
     strcpy(dir, "/tmp/dgraft-test-XXXXXX");
     if (!mkdtemp(dir)) fail_msg("no temporary directory");
     return dir;
+}
+
+float *kv_rows(struct dg_backend *be, const struct dg_kv *kv, int32_t layer, bool values) {
+    const size_t bytes = sizeof(float) * (size_t)kv->len * (size_t)kv->width;
+    float *k = malloc(bytes + 1), *v = malloc(bytes + 1);
+    be->ops->kv_get(be, dg_mat_make(k, DG_F32, kv->len, kv->width), dg_mat_make(v, DG_F32, kv->len, kv->width), kv->k[layer],
+                    kv->v[layer], 0, kv->head_dim);
+    free(values ? k : v);
+    return values ? v : k;
 }

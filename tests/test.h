@@ -54,4 +54,9 @@ float test_random(uint64_t *state);
 /* A fresh temporary directory (removed by the caller, or left to the system). */
 const char *test_tmpdir(void);
 
+/* The committed rows of one layer of a key/value cache as f32, K or V: [len, width]; free it. */
+struct dg_kv;
+struct dg_backend;
+float *kv_rows(struct dg_backend *be, const struct dg_kv *kv, int32_t layer, bool values);
+
 #endif

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "dflash/dflash.h"
+#include "kernels/quant.h"
 #include "runtime/session.h"
 #include "runtime/tokenizer_impl.h"
 #include "tests/fixture.h"
@@ -539,10 +541,52 @@ static void test_plan(void **state) {
     twice.context = 128;
     check_ok(dg_session_plan(model, &twice, &large));
     assert_int_equal(large.target_kv, 2 * small.target_kv);
-    assert_int_equal(small.target_kv, 2ull * FIXTURE_LAYERS * 64 * 24 * 4); /* K and V, 2 heads of 12, f32 */
+    assert_int_equal(small.target_kv, 2ull * FIXTURE_LAYERS * 64 * 24 * 2); /* K and V, 2 heads of 12, f16 */
     assert_true(small.draft_weights > 0 && small.draft_kv > 0 && small.workspace > 0);
     assert_int_equal(small.total, small.target_weights + small.draft_weights + small.target_kv + small.draft_kv +
                                       small.workspace + small.tokenizer + small.program);
+}
+
+/* Keys and values as the options say; layer 0's do not depend on what attention read, so they are f32's, rounded. */
+static void test_kv_type(void **state) {
+    (void)state;
+    dg_session *s[3];
+    static const dg_kv_type type[3] = {DG_KV_DEFAULT, DG_KV_F16, DG_KV_F32};
+    const dg_draft draft = {"dflash", dir[2], NULL};
+    size_t count[3];
+    for (int i = 0; i < 3; i++) {
+        const dg_session_options o = {.context = CONTEXT, .kv = type[i], .draft = &draft, .n_draft = 1};
+        check_ok(dg_session_create(model, &o, &s[i]));
+        check_ok(dg_session_sync(s[i], prompt, N_PROMPT));
+        const dg_dtype want = i == 2 ? DG_F32 : DG_F16;
+        assert_int_equal(s[i]->kv.dtype, want);
+        assert_int_equal(s[i]->kv.k[0].dtype, want);
+        assert_int_equal(dg_dflash_kv(s[i]->slot[0].drafter)->v[0].dtype, want);
+        dg_memory_plan plan;
+        check_ok(dg_session_plan(model, &o, &plan));
+        assert_int_equal(plan.target_kv, dg_kv_bytes(&s[i]->kv));
+        assert_int_equal(plan.draft_kv, dg_kv_bytes(dg_dflash_kv(s[i]->slot[0].drafter)));
+    }
+    for (int v = 0; v < 2; v++) {
+        float *half = kv_rows(model->be, &s[0]->kv, 0, v), *full = kv_rows(model->be, &s[2]->kv, 0, v);
+        for (int32_t i = 0; i < (N_PROMPT - 1) * s[2]->kv.width; i++)
+            assert_true(half[i] == dg_f16_to_f32(dg_f32_to_f16(full[i])));
+        free(half);
+        free(full);
+    }
+    check_ok(dg_sessions_step(s, 3, count)); /* different caches in one pass */
+    assert_int_equal(dg_session_tokens(s[0], NULL)[N_PROMPT], dg_session_tokens(s[1], NULL)[N_PROMPT]);
+    for (int i = 0; i < 3; i++) dg_session_free(s[i]);
+    dg_model *exact = NULL;
+    check_ok(dg_model_open(dir[1], &(dg_model_options){.compute = DG_COMPUTE_F32}, &exact));
+    check_ok(dg_session_create(exact, &(dg_session_options){.context = 64}, &s[0]));
+    assert_int_equal(s[0]->kv.dtype, DG_F32);
+    dg_session_free(s[0]);
+    check_ok(dg_session_create(exact, &(dg_session_options){.context = 64, .kv = DG_KV_F16}, &s[0]));
+    assert_int_equal(s[0]->kv.dtype, DG_F16);
+    dg_session_free(s[0]);
+    dg_model_close(exact);
+    check_fails(dg_session_create(model, &(dg_session_options){.kv = (dg_kv_type)7}, &s[0]), DG_ERR_ARGUMENT, "kv: expected");
 }
 
 int main(void) {
@@ -562,7 +606,7 @@ int main(void) {
         cmocka_unit_test(test_limit_and_context), cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_logprobs),          cmocka_unit_test(test_seeds_differ),
         cmocka_unit_test(test_stats),             cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_plan),              cmocka_unit_test(test_limit_used_up),
+        cmocka_unit_test(test_plan), cmocka_unit_test(test_kv_type),              cmocka_unit_test(test_limit_used_up),
         cmocka_unit_test(test_options_are_copied), cmocka_unit_test(test_dead),
         cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_nothing_behind_stop),
         cmocka_unit_test(test_leading_space),     cmocka_unit_test(test_mismatch_warnings)};

@@ -14,7 +14,7 @@ static dg_backend *be;
 
 static int setup(void **state) {
     (void)state;
-    const dg_backend_options opt = {.threads = 1, .max_keys = 16, .max_vocab = 256};
+    const dg_backend_options opt = {.threads = 1, .max_vocab = 256};
     be = dg_backend_open("cpu", &opt, NULL);
     return be ? 0 : -1;
 }

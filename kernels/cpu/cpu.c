@@ -75,37 +75,54 @@ static void *take(layout *l, size_t n, size_t size) {
     return p;
 }
 
+static dg_attn_scratch attention_scratch(layout *l) {
+    enum { Q = DG_ATTN_QUERIES };
+    return (dg_attn_scratch){
+        .query = take(l, DG_ATTN_QUERY_FLOATS, sizeof(float)),
+        .part = take(l, DG_ATTN_QUERY_FLOATS, sizeof(float)),
+        .max = take(l, Q, sizeof(float)),
+        .lanes = take(l, Q * 16, sizeof(float)),
+        .weight = take(l, Q * DG_KV_BLOCK, sizeof(float)),
+        .score = take(l, Q * DG_ATTN_TAIL, sizeof(float)),
+        .wide = take(l, DG_KV_BLOCK * DG_ATTN_WIDE, sizeof(float)),
+        .list = take(l, Q * DG_TREE_MAX, sizeof(int32_t)),
+        .row = take(l, Q, sizeof(dg_attn_row)),
+        .state = take(l, 2 * Q, sizeof(float)),
+    };
+}
+
 /* The whole state; called once to count and once to build. *team: the team's memory, NULL for one thread. */
 static dg_cpu *lay_out(layout *l, const dg_backend_options *opt, void **team) {
     const int32_t n = thread_count(opt);
-    const size_t keys = ((size_t)(opt->max_keys > 0 ? opt->max_keys : 0) + 15) / 16 * 16;
     const size_t vocab = (size_t)(opt->max_vocab > 0 ? opt->max_vocab : 0);
     dg_cpu *cpu = take(l, 1, sizeof *cpu + (size_t)n * sizeof cpu->scratch[0]);
     *team = n > 1 ? take(l, 1, dg_team_bytes(n)) : NULL;
     const size_t blocks = ((size_t)(opt->max_cols > 0 ? opt->max_cols : 0) + DG_BLOCK - 1) / DG_BLOCK;
     const bool packs = opt->precision != DG_PRECISION_F32;
     dg_act_block *act = packs ? take(l, DG_PASS_ROWS / DG_ROW_TILE * blocks, sizeof *act) : NULL;
+    float *parts = take(l, n > 1 ? DG_ATTN_PARTS : 0, sizeof(float));
+    atomic_int *undone = take(l, n > 1 ? DG_ATTN_LINES : 0, sizeof *undone);
     for (int32_t i = 0; i < n; i++) {
         const dg_cpu_scratch s = {
             .panel = take(l, DG_PANEL_FLOATS, sizeof(float)),
             .sums = take(l, DG_PANEL_SUMS, sizeof(float)),
             .strip = packs ? take(l, 1, sizeof(dg_strip)) : NULL,
-            .score = take(l, DG_ATTN_ROWS * DG_ATTN_HEADS * keys, sizeof(float)),
-            .list = take(l, DG_ATTN_ROWS * keys, sizeof(int32_t)),
+            .attention = attention_scratch(l),
             .value = take(l, vocab, sizeof(float)),
             .group = take(l, vocab / DG_GROUP + DG_CHUNK, sizeof(float)),
+            .sums_of_row = take(l, vocab / DG_SUM_LEN + 1, sizeof(double)),
             .heap = take(l, vocab, sizeof(uint64_t)),
         };
         if (cpu) cpu->scratch[i] = s;
     }
     if (!cpu) return NULL;
     cpu->n_thread = n;
-    cpu->max_keys = opt->max_keys;
     cpu->max_vocab = opt->max_vocab;
     cpu->max_cols = packs ? opt->max_cols : 0;
     cpu->precision = opt->precision;
     cpu->act = act;
-    cpu->score_stride = (int32_t)keys;
+    cpu->parts = parts;
+    cpu->undone = undone;
     return cpu;
 }
 
@@ -159,6 +176,12 @@ static const char *cpu_error(const void *ctx) {
 
 static const char *cpu_describe(const void *ctx) { return ((const dg_cpu *)ctx)->text; }
 
+void dg_cpu_run(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg) {
+    pthread_mutex_lock(&cpu->lock);
+    dg_cpu_run_locked(cpu, work, fn, arg);
+    pthread_mutex_unlock(&cpu->lock);
+}
+
 void dg_cpu_run_locked(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg) {
     if (cpu->team && work >= WORTH_SHARING) {
         const int64_t chunks = work / CHUNK, most = (int64_t)cpu->n_thread * CHUNKS_PER_THREAD;
@@ -166,12 +189,6 @@ void dg_cpu_run_locked(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg) {
     } else {
         fn(arg, 0, 0, 1);
     }
-}
-
-void dg_cpu_run(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg) {
-    pthread_mutex_lock(&cpu->lock);
-    dg_cpu_run_locked(cpu, work, fn, arg);
-    pthread_mutex_unlock(&cpu->lock);
 }
 
 /* ---- memory ---- */
@@ -209,6 +226,9 @@ static const dg_ops ops = {
     .rope_table = dg_cpu_rope_table,
     .rope = dg_cpu_rope,
     .attention = dg_cpu_attention,
+    .kv_put = dg_cpu_kv_put,
+    .kv_move = dg_cpu_kv_move,
+    .kv_get = dg_cpu_kv_get,
     .swiglu = dg_cpu_swiglu,
     .add = dg_cpu_add,
     .rows_put = dg_cpu_rows_put,

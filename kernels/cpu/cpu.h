@@ -8,6 +8,7 @@
 
 #include <float.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "kernels/backend.h"
 #include "kernels/cpu/packed.h"
@@ -55,27 +56,49 @@ typedef struct dg_packed_args {
 } dg_packed_args;
 
 enum {
-    DG_ATTN_HEADS = 4, /* query heads that share one read of K and V */
-    DG_ATTN_ROWS = 4   /* and rows that share it from the cache nearest to the core */
+    DG_ATTN_SPAN = 256,          /* keys whose sums start anew, to be merged in order: what threads share out */
+    DG_ATTN_QUERIES = 64,        /* rows times heads of one call, all of one KV head */
+    DG_ATTN_QUERY_FLOATS = 8192, /* and their floats, each query's padded to whole vectors */
+    DG_ATTN_WIDE = 256,          /* widest head whose blocks are widened to f32 for many queries */
+    DG_ATTN_PARTS = 1 << 19,     /* floats in which spans wait to be merged */
+    DG_ATTN_LINES = 1024,        /* (rows, KV head) pairs whose spans are shared out */
+    DG_ATTN_TAIL = DG_KV_BLOCK + DG_TREE_MAX /* cache rows from the block in which lists begin */
 };
 
-/* One row of queries and its keys: cache rows [first, last), then the cache rows in list[n_list]. */
+/* The keys of one row of queries: those of indices first .. last-1, each in the cache row of that number; then, where
+ * there are lists, index len + i in cache row list[i], or -1 for a key outside the attention window. */
 typedef struct dg_attn_row {
-    const float *q; /* [n_head, head_dim], contiguous */
-    float *out;     /* likewise */
-    float *score;   /* scratch [n_head, score_stride] */
-    const int32_t *list;
     int32_t first, last, n_list;
+    const int32_t *list;
 } dg_attn_row;
 
-/* Up to DG_ATTN_HEADS query heads that read the same KV head, of up to DG_ATTN_ROWS rows. */
+/* A worker's scratch. Queries are row-major: query r * n_head + h. */
+typedef struct dg_attn_scratch {
+    float *query, *part;       /* [DG_ATTN_QUERY_FLOATS]: scaled queries, the outputs of a span */
+    float *max;                /* [DG_ATTN_QUERIES] */
+    float *lanes;              /* [DG_ATTN_QUERIES, 16]: sums of weights */
+    float *weight;             /* [DG_ATTN_QUERIES, DG_KV_BLOCK]: scores, then weights */
+    float *score;              /* [DG_ATTN_QUERIES, DG_ATTN_TAIL] */
+    float *wide;               /* [DG_KV_BLOCK, DG_ATTN_WIDE]: K or V of a block */
+    int32_t *list;             /* [DG_ATTN_QUERIES, DG_TREE_MAX] */
+    dg_attn_row *row;          /* [DG_ATTN_QUERIES] */
+    float *state;              /* [2, DG_ATTN_QUERIES]: max and sum where nobody else needs them */
+} dg_attn_scratch;
+
+/* Some heads of one KV group, of some rows: at most DG_ATTN_QUERIES queries. */
 typedef struct dg_attn_args {
-    const char *k, *v;         /* column 0 of the KV head in cache row 0 */
-    size_t k_stride, v_stride; /* bytes from one cache row to the next */
+    const char *k, *v;         /* the KV head in the first block, see cache.c */
+    size_t block_bytes;        /* from one block to the next */
+    const char *next;          /* what the next call will read first, NULL: unknown */
     dg_dtype dtype;
-    int32_t n_head, head_dim, score_stride, n_row;
+    int32_t n_head, n_row, head_dim, stride; /* stride: head_dim in whole vectors, in floats */
+    int32_t len, n_cached;     /* cache rows that are committed, and that hold anything */
     float scale;
-    dg_attn_row row[DG_ATTN_ROWS];
+    const dg_attn_row *row;    /* all with a list or all without */
+    const float *q[DG_ATTN_QUERIES];
+    float *out[DG_ATTN_QUERIES], *max, *sum; /* state of each query: largest score (-inf: nothing yet), sum of
+                                                e^(score - max), weighted sum of values */
+    const dg_attn_scratch *s;
 } dg_attn_args;
 
 /* How a row of logits x is scaled and cut: z = (min(x, FLT_MAX) - max) * inv_t, which is 0 for the best and
@@ -97,6 +120,7 @@ enum {
     DG_LANES = 16,      /* partial sums of every dot product, on every instruction set */
     DG_GROUP = 16,      /* logits per entry of row_max's group maxima */
     DG_CHUNK = DG_GROUP * DG_LANES,
+    DG_SUM_LEN = 4096,  /* exponentials that add up in f32, before they do in double */
     DG_PANEL_FLOATS = DG_PANEL_OUTS * DG_PANEL_LEN,
     DG_PANEL_SUMS = DG_PANEL_ROWS * DG_PANEL_OUTS * DG_LANES
 };
@@ -112,7 +136,12 @@ typedef struct dg_isa {
 
     /* Panels [p0, p1) of every row; strip and sums [DG_PASS_ROWS] are scratch. */
     void (*matmul_packed)(const dg_packed_args *a, int32_t p0, int32_t p1, dg_strip *strip, float (*sums)[DG_PACK_OUTS]);
-    void (*attend)(const dg_attn_args *a);
+
+    /* Takes the keys of indices [begin, end) into the state of every query; begin is a multiple of DG_KV_BLOCK. */
+    void (*attend)(const dg_attn_args *a, int32_t begin, int32_t end);
+    void (*attend_merge)(float *max, float *sum, float *out, float span_max, float span_sum, const float *span_out,
+                         int32_t head_dim);
+    void (*attend_end)(float *out, float max, float sum, int32_t head_dim); /* out /= sum */
 
     /* One row of d elements; w f32, f16 or bf16. */
     void (*rms_norm)(float *out, const float *x, const void *w, dg_dtype w_dtype, int32_t d, float eps);
@@ -147,10 +176,10 @@ const dg_isa *dg_isa_get(const char *name);
 typedef struct dg_cpu_scratch { /* one worker's */
     float *panel, *sums;        /* matmul */
     dg_strip *strip;            /* by packed weights */
-    float *score;               /* attention: [DG_ATTN_ROWS, DG_ATTN_HEADS, score_stride] */
-    int32_t *list;              /* attention: visible window rows, [DG_ATTN_ROWS, score_stride] */
+    dg_attn_scratch attention;
     float *value;               /* select: a row's candidates, [max_vocab] */
     float *group;               /* select: group maxima */
+    double *sums_of_row;        /* select: sums of a row's parts */
     union {                     /* [max_vocab] */
         uint64_t *heap;         /* top_k: best so far */
         float *mass;            /* sample: e^z of the candidates */
@@ -162,7 +191,9 @@ typedef struct dg_cpu {
     dg_team *team; /* NULL with one thread */
     dg_precision precision;
     dg_act_block *act; /* matmul by packed weights: x, [DG_PASS_ROWS / DG_ROW_TILE, max_cols / DG_BLOCK] */
-    int32_t n_thread, max_keys, max_vocab, max_cols, score_stride;
+    int32_t n_thread, max_vocab, max_cols;
+    float *parts;              /* attention: states of spans, [DG_ATTN_PARTS] */
+    atomic_int *undone;        /* and how many of each line of spans are missing, [DG_ATTN_LINES] */
     pthread_mutex_t lock; /* held by every op that uses the team or scratch */
     void *(*alloc)(size_t);
     void (*free)(void *);
@@ -186,6 +217,11 @@ dg_mat dg_cpu_pack(dg_backend *be, void *dst, dg_mat w, dg_dtype as);
 void dg_cpu_matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t n, bool add);
 void dg_cpu_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *seg, int32_t n_seg,
                       const dg_attn_shape *shape);
+
+void dg_cpu_kv_put(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, dg_mat k, dg_mat v, int32_t head_dim);
+void dg_cpu_kv_move(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, const int32_t *idx, int32_t n,
+                    int32_t head_dim);
+void dg_cpu_kv_get(dg_backend *be, dg_mat k, dg_mat v, dg_mat ck, dg_mat cv, int32_t row0, int32_t head_dim);
 
 void dg_cpu_rms_norm(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, float eps);
 void dg_cpu_rope_table(dg_backend *be, dg_mat table, const int32_t *pos, const float *freq, float mscale);

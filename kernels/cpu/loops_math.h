@@ -24,6 +24,26 @@ ALWAYS_INLINE v16 v16_exp(v16 x) {
     return v16_select(tiny, v16_zero(), v16_mul(e, power));
 }
 
+/* e^x for x <= 0 in half the operations, for weights of sums that round as v16_fma does anyway. */
+ALWAYS_INLINE v16 v16_exp_weight(v16 x) {
+    const v16 low = v16_set1(-87), to_int = v16_set1(0x1.8p23f);
+    const m16 tiny = v16_lt(x, low);
+    const v16 t = v16_select(tiny, low, x), shifted = v16_fma(t, v16_set1(0x1.715476p0f), to_int);
+    const v16 n = v16_sub(shifted, to_int);
+    const v16 r = v16_fma(n, v16_set1(-0x1.7f7d1cp-20f), v16_fma(n, v16_set1(-0x1.62e4p-1f), t));
+    v16 e = v16_set1(1.0f / 5040);
+    e = v16_fma(e, r, v16_set1(1.0f / 720));
+    e = v16_fma(e, r, v16_set1(1.0f / 120));
+    e = v16_fma(e, r, v16_set1(1.0f / 24));
+    e = v16_fma(e, r, v16_set1(1.0f / 6));
+    e = v16_fma(e, r, v16_set1(1.0f / 2));
+    e = v16_fma(e, r, v16_set1(1));
+    e = v16_fma(e, r, v16_set1(1));
+    /* 2^n by adding to the exponent, which stays in range: n is -126 at least, and then e is above 1 */
+    const v16 scaled = v16_of_bits(w16_add(v16_bits(e), w16_shl(v16_bits(shifted), 23)));
+    return v16_select(tiny, v16_zero(), scaled);
+}
+
 /* dg_log_f32 of each lane. */
 ALWAYS_INLINE v16 v16_log(v16 x) {
     const w16 half_sqrt2 = w16_set1(0x3f3504f3u), shifted = w16_sub(v16_bits(x), half_sqrt2);

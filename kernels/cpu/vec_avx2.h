@@ -12,8 +12,9 @@ enum {
     TILE_OUTS = 2,
     CODES = 32,
     PACKED_ROWS = 4,
-    MIX_CHUNKS = 1,
-    SCORE_TOGETHER = 0
+    ATTN_TILE = 6,
+    ATTN_KEYS = 1,
+    ATTN_COLUMNS = 1
 }; /* see vec_portable.h */
 
 typedef struct v16 {
@@ -104,7 +105,22 @@ ALWAYS_INLINE void w16_zip(w16 x[4]) {
     w8_zip(&x[0].a, &x[1].a, &x[2].a, &x[3].a);
     w8_zip(&x[0].b, &x[1].b, &x[2].b, &x[3].b);
 }
+/* Transposes the 4x4 matrix of quarters x[0..3]. */
+ALWAYS_INLINE void w16_cross(w16 x[4]) {
+    const w16 a = x[0], b = x[1], c = x[2], d = x[3];
+    x[0] = (w16){_mm256_permute2x128_si256(a.a, b.a, 0x20), _mm256_permute2x128_si256(c.a, d.a, 0x20)};
+    x[1] = (w16){_mm256_permute2x128_si256(a.a, b.a, 0x31), _mm256_permute2x128_si256(c.a, d.a, 0x31)};
+    x[2] = (w16){_mm256_permute2x128_si256(a.b, b.b, 0x20), _mm256_permute2x128_si256(c.b, d.b, 0x20)};
+    x[3] = (w16){_mm256_permute2x128_si256(a.b, b.b, 0x31), _mm256_permute2x128_si256(c.b, d.b, 0x31)};
+}
 
+/* The largest lane. */
+ALWAYS_INLINE float v16_most(v16 v) {
+    const __m256 eight = _mm256_max_ps(v.a, v.b);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
 ALWAYS_INLINE float v8_sum(__m256 s) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));

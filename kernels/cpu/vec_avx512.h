@@ -11,8 +11,9 @@ enum {
     TILE_OUTS = 4,
     CODES = 64,
     PACKED_ROWS = 8,
-    MIX_CHUNKS = 4,
-    SCORE_TOGETHER = 1
+    ATTN_TILE = 6,
+    ATTN_KEYS = 4,
+    ATTN_COLUMNS = 4
 }; /* see vec_portable.h */
 
 typedef __m512 v16;
@@ -66,7 +67,23 @@ ALWAYS_INLINE void w16_zip(w16 x[4]) {
     x[2] = _mm512_unpacklo_epi64(b, d);
     x[3] = _mm512_unpackhi_epi64(b, d);
 }
+/* Transposes the 4x4 matrix of quarters x[0..3]. */
+ALWAYS_INLINE void w16_cross(w16 x[4]) {
+    const __m512i a = _mm512_shuffle_i32x4(x[0], x[1], 0x44), b = _mm512_shuffle_i32x4(x[0], x[1], 0xee);
+    const __m512i c = _mm512_shuffle_i32x4(x[2], x[3], 0x44), d = _mm512_shuffle_i32x4(x[2], x[3], 0xee);
+    x[0] = _mm512_shuffle_i32x4(a, c, 0x88);
+    x[1] = _mm512_shuffle_i32x4(a, c, 0xdd);
+    x[2] = _mm512_shuffle_i32x4(b, d, 0x88);
+    x[3] = _mm512_shuffle_i32x4(b, d, 0xdd);
+}
 
+/* The largest lane. */
+ALWAYS_INLINE float v16_most(v16 v) {
+    const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
 ALWAYS_INLINE float v16_sum(v16 v) {
     const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

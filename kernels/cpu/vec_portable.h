@@ -5,8 +5,8 @@
 enum { FUSED_ROWS = 1, FUSED_OUTS = 1 }; /* matmul: rows and outputs at a time, decoding in registers */
 enum { TILE_ROWS = 2, TILE_OUTS = 1 };   /* and with decoded panels */
 enum { CODES = 16, PACKED_ROWS = 4 };    /* matmul with packed weights: bytes of a register, rows at a time */
-enum { MIX_CHUNKS = 1 };                 /* attention: vectors of values at a time */
-enum { SCORE_TOGETHER = 0 };             /* and whether there are registers to score several heads at once */
+/* attention: queries at a time, and the vectors of keys or of a head's columns that each of them meets */
+enum { ATTN_TILE = 2, ATTN_KEYS = 1, ATTN_COLUMNS = 1 };
 
 typedef float f32x4 __attribute__((vector_size(16)));
 typedef int32_t i32x4 __attribute__((vector_size(16)));
@@ -111,6 +111,23 @@ ALWAYS_INLINE void w16_zip(w16 x[4]) {
     u32x4_zip(&x[0].b, &x[1].b, &x[2].b, &x[3].b);
     u32x4_zip(&x[0].c, &x[1].c, &x[2].c, &x[3].c);
     u32x4_zip(&x[0].d, &x[1].d, &x[2].d, &x[3].d);
+}
+/* Transposes the 4x4 matrix of quarters x[0..3]. */
+ALWAYS_INLINE void w16_cross(w16 x[4]) {
+    const w16 a = x[0], b = x[1], c = x[2], d = x[3];
+    x[0] = (w16){a.a, b.a, c.a, d.a};
+    x[1] = (w16){a.b, b.b, c.b, d.b};
+    x[2] = (w16){a.c, b.c, c.c, d.c};
+    x[3] = (w16){a.d, b.d, c.d, d.d};
+}
+
+/* The largest lane. */
+ALWAYS_INLINE float v16_most(v16 v) {
+    float lane[16], most;
+    v16_store(lane, v);
+    most = lane[0];
+    for (int l = 1; l < 16; l++) most = lane[l] > most ? lane[l] : most;
+    return most;
 }
 
 /* x * y + z */

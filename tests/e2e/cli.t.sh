@@ -41,6 +41,7 @@ test_usage() {
     check zero_tokens 2 'at least 1, found 0' $run -n 0
     check two_temperatures 2 "'dgraft verify' takes several" $run --temp 0,1
     check compute_name 2 'expected default, f32 or int8' $run --compute fast
+    check kv_name 2 'expected f16 or f32' $run --kv q8_0
     check system_without_chat 2 'add --chat' $run --system x
     check think_and_not 2 'exclude each other' $run --chat --think --no-think
     check prompt_twice 2 'not both' $run -f x

@@ -80,10 +80,11 @@ static void check_cache(const setup *u, int c) {
             const float *want = golden_f32(u->tensors, name, &size);
             const int64_t heads = t->dim[0], len = t->dim[1], hd = t->dim[2];
             assert_true(len <= kv->len && size > 0);
-            const dg_mat *m = v ? &kv->v[l] : &kv->k[l];
+            float *rows = kv_rows(u->model->be, kv, l, v);
             for (int64_t h = 0; h < heads; h++)
                 for (int64_t r = 0; r < len; r++)
-                    check_near((float *)dg_mat_row(m, r) + h * hd, want + (h * len + r) * hd, (size_t)hd, 2e-4, name);
+                    check_near(rows + r * kv->width + h * hd, want + (h * len + r) * hd, (size_t)hd, 2e-4, name);
+            free(rows);
         }
     }
 }

@@ -18,7 +18,7 @@ typedef struct pass {
 } pass;
 
 static void pass_layout(pass *p, const dg_config *c, int32_t n) {
-    dg_kv_layout(&p->kv, c->n_layer, n, n, c->n_kv_head * c->head_dim, DG_F32, &p->host, &p->dev);
+    dg_kv_layout(&p->kv, c->n_layer, n, n, c->n_kv_head, c->head_dim, DG_F32, &p->host, &p->dev);
     dg_batch_layout(&p->batch, n, &p->host, &p->dev);
     dg_work_layout(&p->work, c, n, &p->dev);
     p->logits = dg_mat_make(dg_arena_take(&p->dev, (size_t)n * (size_t)c->vocab_size, 4), DG_F32, n, c->vocab_size);

@@ -21,7 +21,6 @@ static inline dg_backend *open_cpu_as(const char *isa, int32_t threads, dg_preci
                                     .isa = isa,
                                     .precision = precision,
                                     .max_cols = MAX_COLS,
-                                    .max_keys = MAX_KEYS,
                                     .max_vocab = MAX_VOCAB,
                                     .alloc = dg_mem_alloc,
                                     .free = dg_mem_free};

@@ -19,15 +19,33 @@ static const shape cases[] = {
     {2, 1, 96, 16, DG_F32, DG_MASK_BITS, 64, 40, 40},  {2, 2, 24, 5, DG_BF16, DG_MASK_FULL, 3, 10, 10},
     {7, 1, 33, 64, DG_F32, DG_MASK_CAUSAL, 500, 9, 4}, {16, 16, 17, 0, DG_F16, DG_MASK_BITS, 0, 256, 5},
     {2, 1, 48, 7, DG_F32, DG_MASK_CAUSAL, 2, 1, 1},    {3, 1, 64, 0, DG_F32, DG_MASK_CAUSAL, 1500, 300, 3},
+    {9, 3, 64, 0, DG_F16, DG_MASK_CAUSAL, 0, 256, 256}, {9, 3, 64, 0, DG_F16, DG_MASK_BITS, 1000, 64, 64},
+    {8, 1, 264, 0, DG_F16, DG_MASK_CAUSAL, 70, 9, 9},  {70, 1, 32, 0, DG_F16, DG_MASK_FULL, 300, 2, 2},
+    {4, 2, 64, 100, DG_F16, DG_MASK_CAUSAL, 900, 256, 256},
 };
 
 typedef struct scene {
-    dg_mat q, k, v, out;
+    dg_mat q, k, v, out; /* k, v: rows as the cache holds them, row by row */
+    dg_mat ck, cv;       /* the cache */
     int32_t *pos;
     uint64_t *bits;
     dg_attn_seg seg;
     dg_attn_shape shape;
 } scene;
+
+static dg_mat cache_new(dg_dtype dtype, int32_t rows, int32_t cols) {
+    return mat_new(dtype, (rows + DG_KV_BLOCK - 1) / DG_KV_BLOCK * DG_KV_BLOCK, cols, 0);
+}
+
+/* Puts rows of k and v, of any type, into a cache. */
+static void cache_fill(dg_mat ck, dg_mat cv, dg_mat k, dg_mat v, int32_t head_dim) {
+    dg_backend *be = open_cpu("portable", 1);
+    dg_mat kf = mat_f32(k), vf = mat_f32(v);
+    be->ops->kv_put(be, ck, cv, 0, kf, vf, head_dim);
+    mat_free(kf);
+    mat_free(vf);
+    dg_backend_close(be);
+}
 
 /* A random tree in the window: parents come first; positions are depths, so that siblings share one. */
 static scene scene_new(shape s, uint64_t *seed) {
@@ -54,7 +72,10 @@ static scene scene_new(shape s, uint64_t *seed) {
     }
     for (int32_t i = 0; i < s.n; i++) memcpy(c.bits + i * DG_MASK_WORDS, all[s.win - s.n + i], sizeof all[0]);
     free(all);
-    c.seg = (dg_attn_seg){c.k, c.v, c.pos, c.bits, s.len, s.win, 1, s.n, s.mask};
+    c.ck = cache_new(s.dtype, cap, s.kv_heads * s.hd);
+    c.cv = cache_new(s.dtype, cap, s.kv_heads * s.hd);
+    cache_fill(c.ck, c.cv, c.k, c.v, s.hd);
+    c.seg = (dg_attn_seg){c.ck, c.cv, c.pos, c.bits, s.len, s.win, 1, s.n, s.mask};
     c.shape = (dg_attn_shape){s.heads, s.kv_heads, s.hd, s.window, 1 / sqrtf((float)s.hd)};
     return c;
 }
@@ -64,6 +85,8 @@ static void scene_free(scene *c) {
     mat_free(c->k);
     mat_free(c->v);
     mat_free(c->out);
+    mat_free(c->ck);
+    mat_free(c->cv);
     free(c->pos);
     free(c->bits);
 }
@@ -153,15 +176,19 @@ static void test_reference(void **state) {
 /* Every path of a tree, run as a chain over a cache that holds just that path. */
 static void tree_is_chain(dg_backend *be) {
     static const shape trees[] = {{9, 3, 64, 0, DG_F32, DG_MASK_BITS, 130, 60, 60},
+                                  {9, 3, 64, 0, DG_F16, DG_MASK_BITS, 250, 16, 16},
                                   {4, 4, 24, 0, DG_F16, DG_MASK_BITS, 0, 64, 64},
-                                  {4, 1, 80, 12, DG_BF16, DG_MASK_BITS, 37, 200, 200}};
+                                  {4, 1, 80, 12, DG_BF16, DG_MASK_BITS, 37, 200, 200},
+                                  {2, 1, 48, 300, DG_F16, DG_MASK_BITS, 500, 90, 90}};
     for (size_t t = 0; t < sizeof trees / sizeof *trees; t++) {
         const shape s = trees[t];
         uint64_t seed = 40 + t;
         scene c = scene_new(s, &seed);
         be->ops->attention(be, c.out, c.q, &c.seg, 1, &c.shape);
-        dg_mat k = mat_new(s.dtype, s.len + s.win, c.k.cols, 0),
-               v = mat_new(s.dtype, s.len + s.win, c.k.cols, 0);
+        const int32_t most = s.len + s.win;
+        dg_mat k = mat_new(DG_F32, most, c.k.cols, 0), v = mat_new(DG_F32, most, c.k.cols, 0);
+        dg_mat kf = mat_f32(c.k), vf = mat_f32(c.v);
+        dg_mat ck = cache_new(s.dtype, most, c.k.cols), cv = cache_new(s.dtype, most, c.k.cols);
         dg_mat q = mat_new(DG_F32, s.win, c.q.cols, 0), out = mat_new(DG_F32, s.win, c.q.cols, 0);
         for (int32_t leaf = 0; leaf < s.win; leaf++) {
             int32_t idx[DG_TREE_MAX], depth = 0, pos[DG_TREE_MAX], row[MAX_KEYS];
@@ -169,25 +196,25 @@ static void tree_is_chain(dg_backend *be) {
                 if (c.bits[leaf * DG_MASK_WORDS + j / 64] >> (j % 64) & 1)
                     idx[depth] = j + 1, pos[depth++] = c.pos[j];
             for (int32_t r = 0; r < s.len + depth; r++) row[r] = r < s.len ? r : s.len + idx[r - s.len] - 1;
-            be->ops->rows_gather(be, dg_mat_rows(k, 0, s.len + depth), c.k, row);
-            be->ops->rows_gather(be, dg_mat_rows(v, 0, s.len + depth), c.v, row);
+            const dg_mat kp = dg_mat_rows(k, 0, s.len + depth), vp = dg_mat_rows(v, 0, s.len + depth);
+            be->ops->rows_gather(be, kp, kf, row);
+            be->ops->rows_gather(be, vp, vf, row);
+            be->ops->kv_put(be, ck, cv, 0, kp, vp, s.hd);
             be->ops->rows_gather(be, dg_mat_rows(q, 0, depth), c.q, idx);
-            dg_attn_seg chain = {k, v, pos, NULL, s.len, depth, 0, depth, DG_MASK_CAUSAL};
+            dg_attn_seg chain = {ck, cv, pos, NULL, s.len, depth, 0, depth, DG_MASK_CAUSAL};
             be->ops->attention(be, dg_mat_rows(out, 0, depth), dg_mat_rows(q, 0, depth), &chain, 1, &c.shape);
             for (int32_t d = 0; d < depth; d++)
                 check_same(dg_mat_rows(out, d, 1), dg_mat_rows(c.out, idx[d], 1),
                            "path of a tree as a chain");
             /* and the last of them as a plain step, everything before it committed */
-            const dg_attn_seg step = {k, v, pos + depth - 1, NULL, s.len + depth - 1, 1,
+            const dg_attn_seg step = {ck, cv, pos + depth - 1, NULL, s.len + depth - 1, 1,
                                       0, 1, DG_MASK_CAUSAL};
             be->ops->attention(be, dg_mat_rows(out, 0, 1), dg_mat_rows(q, depth - 1, 1), &step, 1, &c.shape);
             check_same(dg_mat_rows(out, 0, 1), dg_mat_rows(c.out, idx[depth - 1], 1),
                        "path of a tree step by step");
         }
-        mat_free(k);
-        mat_free(v);
-        mat_free(q);
-        mat_free(out);
+        dg_mat *const all[] = {&k, &v, &kf, &vf, &ck, &cv, &q, &out};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) mat_free(*all[i]);
         scene_free(&c);
     }
 }
@@ -200,9 +227,13 @@ static void test_tree_is_chain(void **state) {
 /* Two sequences in one call give what each gives alone, on any number of threads. */
 static void test_segments_and_threads(void **state) {
     (void)state;
-    const shape a = {6, 2, 40, 0, DG_F32, DG_MASK_CAUSAL, 211, 9, 9},
-                b = {6, 2, 40, 0, DG_F32, DG_MASK_BITS, 500, 17, 17};
-    for (int isa = 0; isa < N_ISA; isa++) {
+    static const shape pairs[][2] = {{{6, 2, 40, 0, DG_F32, DG_MASK_CAUSAL, 211, 9, 9},
+                                      {6, 2, 40, 0, DG_F32, DG_MASK_BITS, 500, 17, 17}},
+                                     {{9, 3, 64, 0, DG_F16, DG_MASK_CAUSAL, 1700, 1, 1},
+                                      {9, 3, 64, 0, DG_F16, DG_MASK_BITS, 1023, 4, 4}}};
+    for (int i = 0; i < 2 * N_ISA; i++) {
+        const int isa = i / 2;
+        const shape a = pairs[i % 2][0], b = pairs[i % 2][1];
         uint64_t seed = 70;
         scene one = scene_new(a, &seed), two = scene_new(b, &seed);
         dg_mat q = mat_new(DG_F32, a.n + b.n, one.q.cols, 0), out = mat_new(DG_F32, a.n + b.n, one.q.cols, 0);
@@ -231,32 +262,84 @@ static void test_segments_and_threads(void **state) {
     }
 }
 
-/* A row of a batch is computed as if it were alone: each window row as the last of a shorter window. */
+/* A row of a batch is computed as if it were alone: each window row as the last of a shorter window. The lengths put
+ * block and span borders into the window, and enough keys before it that spans are shared out. */
 static void rows_alone(dg_backend *be) {
-    static const shape s = {3, 1, 64, 0, DG_F32, DG_MASK_CAUSAL, 90, 70, 70};
-    uint64_t seed = 80;
-    scene c = scene_new(s, &seed);
-    be->ops->attention(be, c.out, c.q, &c.seg, 1, &c.shape);
-    dg_mat out = mat_new(DG_F32, 70, c.q.cols, 0);
-    static const int32_t size[] = {1, 2, 3, 5, 8, 64, 69};
-    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
-        for (int32_t end = size[i]; end <= s.win; end += 7) {
-            dg_attn_seg part = c.seg;
-            part.win = end;
-            part.n = size[i];
-            part.row0 = 0;
-            be->ops->attention(be, dg_mat_rows(out, 0, part.n), dg_mat_rows(c.q, 1 + end - part.n, part.n),
-                               &part, 1, &c.shape);
-            check_same(dg_mat_rows(out, 0, part.n), dg_mat_rows(c.out, 1 + end - part.n, part.n),
-                       "rows alone");
-        }
-    mat_free(out);
-    scene_free(&c);
+    static const shape shapes[] = {{3, 1, 64, 0, DG_F32, DG_MASK_CAUSAL, 90, 70, 70},
+                                   {9, 3, 64, 0, DG_F16, DG_MASK_CAUSAL, 1500, 100, 100},
+                                   {10, 2, 20, 333, DG_F16, DG_MASK_CAUSAL, 700, 80, 80}};
+    for (size_t t = 0; t < sizeof shapes / sizeof *shapes; t++) {
+        const shape s = shapes[t];
+        uint64_t seed = 80 + t;
+        scene c = scene_new(s, &seed);
+        be->ops->attention(be, c.out, c.q, &c.seg, 1, &c.shape);
+        dg_mat out = mat_new(DG_F32, s.win, c.q.cols, 0);
+        static const int32_t size[] = {1, 2, 3, 5, 8, 40, 64, 69};
+        for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+            for (int32_t end = size[i]; end <= s.win; end += 7) {
+                dg_attn_seg part = c.seg;
+                part.win = end;
+                part.n = size[i];
+                part.row0 = 0;
+                be->ops->attention(be, dg_mat_rows(out, 0, part.n), dg_mat_rows(c.q, 1 + end - part.n, part.n),
+                                   &part, 1, &c.shape);
+                check_same(dg_mat_rows(out, 0, part.n), dg_mat_rows(c.out, 1 + end - part.n, part.n),
+                           "rows alone");
+            }
+        mat_free(out);
+        scene_free(&c);
+    }
 }
 
 static void test_rows_alone(void **state) {
     (void)state;
     on_every_cpu(rows_alone);
+}
+
+/* What is put into a cache comes out rounded to its type and nothing else changes; rows move as kv_move says. */
+static void cache_rows(dg_backend *be) {
+    static const struct {
+        dg_dtype dtype;
+        int32_t heads, hd, cap, row0, n;
+    } c[] = {{DG_F32, 3, 64, 192, 60, 70}, {DG_F16, 3, 64, 192, 0, 192}, {DG_BF16, 2, 33, 128, 63, 2},
+             {DG_F16, 1, 7, 64, 5, 1},     {DG_F16, 5, 24, 320, 100, 200}};
+    for (size_t t = 0; t < sizeof c / sizeof *c; t++) {
+        uint64_t seed = 300 + t;
+        const int32_t cols = c[t].heads * c[t].hd, hd = c[t].hd, n = c[t].n;
+        dg_mat cache[2] = {cache_new(c[t].dtype, c[t].cap, cols), cache_new(c[t].dtype, c[t].cap, cols)};
+        dg_mat base[2], src[2], got[2];
+        for (int i = 0; i < 2; i++) {
+            base[i] = mat_new(DG_F32, c[t].cap, cols, 0), got[i] = mat_new(DG_F32, c[t].cap, cols, 5);
+            src[i] = mat_new(DG_F32, n, cols, 3);
+            mat_random(base[i], 1, &seed);
+            mat_random(src[i], 3, &seed);
+        }
+        be->ops->kv_put(be, cache[0], cache[1], 0, base[0], base[1], hd);
+        be->ops->kv_put(be, cache[0], cache[1], c[t].row0, src[0], src[1], hd);
+        int32_t idx[DG_TREE_MAX], count = 0; /* every third row moves down */
+        for (int32_t r = 0; r < n; r += 3) idx[count++] = r;
+        for (int moved = 0; moved < 2; moved++) {
+            if (moved) be->ops->kv_move(be, cache[0], cache[1], c[t].row0, idx, count, hd);
+            be->ops->kv_get(be, got[0], got[1], cache[0], cache[1], 0, hd);
+            for (int i = 0; i < 2; i++)
+                for (int32_t r = 0; r < c[t].cap; r++) {
+                    const int32_t in = r - c[t].row0, from = moved && in >= 0 && in < count ? idx[in] : in;
+                    const float *want = from < 0 || from >= n ? dg_mat_row(&base[i], r) : dg_mat_row(&src[i], from);
+                    for (int32_t k = 0; k < cols; k++) {
+                        uint16_t half;
+                        float x = want[k];
+                        if (c[t].dtype != DG_F32) dg_quant_row(c[t].dtype, &x, &half, 1), dg_dequant_row(c[t].dtype, &half, &x, 1);
+                        assert_memory_equal(f32_at(got[i], r, k), &x, sizeof x);
+                    }
+                }
+        }
+        for (int i = 0; i < 2; i++) mat_free(cache[i]), mat_free(base[i]), mat_free(src[i]), mat_free(got[i]);
+    }
+}
+
+static void test_cache_rows(void **state) {
+    (void)state;
+    on_every_cpu(cache_rows);
 }
 
 /* Nothing visible: zeros, not NaN. */
@@ -280,6 +363,7 @@ int main(void) {
         cmocka_unit_test(test_segments_and_threads),
         cmocka_unit_test(test_rows_alone),
         cmocka_unit_test(test_blind_row),
+        cmocka_unit_test(test_cache_rows),
     };
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
 }

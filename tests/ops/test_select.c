@@ -368,12 +368,45 @@ static void test_same_everywhere(void **state) {
     mat_free(x);
 }
 
+/* A single row is shared out by columns where there are several threads: the same bits, wherever the best lies. */
+static void test_one_row(void **state) {
+    (void)state;
+    enum { N = 65003, K = 300 };
+    dg_mat x = mat_new(DG_F32, 1, N, 0);
+    const dg_sampling greedy = {.temperature = 0};
+    for (int c = 0; c < 6; c++) {
+        static const int32_t best[] = {0, 255, 256, 40000, N - 1, -1};
+        uint64_t seed = 90 + (unsigned)c;
+        mat_random(x, 20, &seed);
+        if (best[c] >= 0) *f32_at(x, 0, best[c]) = 21;
+        for (int32_t i = 0; c == 5 && i < N; i++) *f32_at(x, 0, i) = i == 30000 ? 1 : -INFINITY;
+        for (int isa = 0; isa < N_ISA; isa++) {
+            int32_t id[2][K], token[2], pos = 0;
+            float logp[2][K], sampled[2];
+            for (int t = 0; t < 2; t++) {
+                dg_backend *be = open_cpu(isa_name[isa], t ? 4 : 1);
+                if (!be) break;
+                be->ops->top_k(be, id[t], logp[t], x, K);
+                be->ops->sample(be, &token[t], &sampled[t], x, &pos, &greedy);
+                dg_backend_close(be);
+                assert_int_equal(token[t], best[c] >= 0 ? best[c] : 30000);
+                assert_int_equal(id[t][0], token[t]);
+                assert_memory_equal(id[t], id[0], sizeof id[0]);
+                assert_memory_equal(logp[t], logp[0], sizeof logp[0]);
+                assert_true(sampled[t] == logp[0][0]);
+            }
+        }
+    }
+    mat_free(x);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_top_k),        cmocka_unit_test(test_noise),
         cmocka_unit_test(test_philox),       cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_distribution), cmocka_unit_test(test_filtered),
         cmocka_unit_test(test_edges),        cmocka_unit_test(test_same_everywhere),
+        cmocka_unit_test(test_one_row),
     };
     return cmocka_run_group_tests_name("select", tests, NULL, NULL);
 }

@@ -140,7 +140,7 @@ static void test_open(void **state) {
     (void)state;
     const char *why = NULL;
     dg_backend_options opt = {
-        .threads = 2, .max_keys = 100, .max_vocab = 1000, .alloc = dg_mem_alloc, .free = dg_mem_free};
+        .threads = 2, .max_vocab = 1000, .alloc = dg_mem_alloc, .free = dg_mem_free};
     assert_null(dg_backend_open("abacus", &opt, &why));
     assert_string_equal(why, "no such backend");
     assert_null(dg_backend_open("abacus", &opt, NULL));
@@ -184,7 +184,7 @@ static void test_memory(void **state) {
     (void)state;
     const char *why = NULL;
     dg_backend_options opt = {
-        .threads = 3, .max_keys = 777, .max_vocab = 54321, .alloc = counted_alloc, .free = dg_mem_free};
+        .threads = 3, .max_vocab = 54321, .alloc = counted_alloc, .free = dg_mem_free};
     counted = 0;
     dg_backend *be = dg_backend_open("cpu", &opt, &why);
     assert_non_null(be);
