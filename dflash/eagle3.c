@@ -26,7 +26,8 @@ typedef struct eagle3 {
     bool q8; /* weights of a plain type become Q8_0 */
     size_t packed_bytes;
     int32_t depth, width;
-    bool full; /* every pass, even when the tree cannot change any more */
+    bool full;  /* every pass, even when the tree cannot change any more */
+    bool gated; /* gates that were given no threshold have the usual one */
     struct {
         int32_t at, keep; /* after so many passes behind the first: nodes to keep when it closes */
         float threshold;  /* closes unless the best path's probability is above it; 0: never */
@@ -85,14 +86,16 @@ static dg_status resolve_taps(eagle3 *d, const char *path, int32_t shift) {
 
 static dg_status read_params(eagle3 *d, const dg_drafter_env *env) {
     static const int32_t at[N_GATE] = {0, 1, 5}, keep[N_GATE] = {8, 24, 40};
+    static const float usual[N_GATE] = {0.35f, 0.25f, 0.15f}; /* the paper names none */
     int32_t shift = 0;
     d->depth = 8, d->width = 10, d->q8 = true;
-    for (int32_t i = 0; i < N_GATE; i++) d->gate[i].at = at[i], d->gate[i].keep = keep[i];
+    for (int32_t i = 0; i < N_GATE; i++) d->gate[i].at = at[i], d->gate[i].keep = keep[i], d->gate[i].threshold = -1;
     const dg_param table[] = {{"depth", DG_PARAM_INT, &d->depth, 0, DG_TREE_MAX - 1},
                               {"topk", DG_PARAM_INT, &d->width, 1, 64},
                               {"full", DG_PARAM_BOOL, &d->full, 0, 1},
                               {"q8", DG_PARAM_BOOL, &d->q8, 0, 1},
                               {"shift", DG_PARAM_INT, &shift, -1, 1},
+                              {"gated", DG_PARAM_BOOL, &d->gated, 0, 1},
                               {"gate0", DG_PARAM_FLOAT, &d->gate[0].threshold, 0, 1},
                               {"gate1", DG_PARAM_FLOAT, &d->gate[1].threshold, 0, 1},
                               {"gate5", DG_PARAM_FLOAT, &d->gate[2].threshold, 0, 1},
@@ -100,6 +103,8 @@ static dg_status read_params(eagle3 *d, const dg_drafter_env *env) {
                               {"keep1", DG_PARAM_INT, &d->gate[1].keep, 0, DG_TREE_MAX - 1},
                               {"keep5", DG_PARAM_INT, &d->gate[2].keep, 0, DG_TREE_MAX - 1}};
     DG_TRY(dg_params_parse("eagle3", env->params, table, sizeof table / sizeof *table));
+    for (int32_t i = 0; i < N_GATE; i++)
+        if (d->gate[i].threshold < 0) d->gate[i].threshold = d->gated ? usual[i] : 0;
     DG_CHECK(d->depth * d->width <= DG_TREE_MAX, DG_ERR_ARGUMENT,
              "drafter eagle3: depth %d times topk %d: expected at most %d rows", d->depth, d->width, DG_TREE_MAX);
     DG_CHECK(d->width <= d->vocab.head->rows, DG_ERR_ARGUMENT,
@@ -314,6 +319,21 @@ static int32_t check_gate(const eagle3 *d) {
     return -1;
 }
 
+static void eagle3_candidates(const dg_drafter *base, dg_candidates *out) {
+    const eagle3 *d = (const eagle3 *)base;
+    const dg_beam *b = &d->beam;
+    *out = (dg_candidates){.n = b->n, .token = b->token, .parent = b->parent, .score = b->score, .width = b->width,
+                           .passes = b->passes, .stopped = d->stopped};
+}
+
+/* For who fills the tree. */
+static void offer_candidates(const eagle3 *d) {
+    dg_offer *o = d->base.env->offer;
+    if (!o) return;
+    eagle3_candidates(&d->base, &o->scored);
+    o->scored_source = d->base.env->source;
+}
+
 static dg_status eagle3_propose(dg_drafter *base, dg_tree *tree, int32_t budget) {
     eagle3 *d = (eagle3 *)base;
     dg_beam_reset(&d->beam);
@@ -325,7 +345,7 @@ static dg_status eagle3_propose(dg_drafter *base, dg_tree *tree, int32_t budget)
         const int32_t cut = check_gate(d);
         if (cut >= 0) {
             keep = cut;
-            d->stopped = d->beam.passes - 1;
+            d->stopped = d->base.cut = d->beam.passes - 1;
             break;
         }
         if (d->beam.passes > d->depth || (!d->full && dg_beam_settled(&d->beam, budget))) break;
@@ -333,6 +353,7 @@ static dg_status eagle3_propose(dg_drafter *base, dg_tree *tree, int32_t budget)
     }
     dg_kv_truncate(&d->kv, d->kv.len);
     dg_beam_fill(&d->beam, tree, budget, keep, base->env->source);
+    offer_candidates(d);
     return DG_OK;
 }
 
@@ -342,13 +363,6 @@ static void eagle3_rewind(dg_drafter *base, int32_t len) {
     d->ready = false; /* until the row before is observed again */
 }
 
-static void eagle3_candidates(const dg_drafter *base, dg_candidates *out) {
-    const eagle3 *d = (const eagle3 *)base;
-    const dg_beam *b = &d->beam;
-    *out = (dg_candidates){.n = b->n, .token = b->token, .parent = b->parent, .score = b->score, .width = b->width,
-                           .passes = b->passes, .stopped = d->stopped};
-}
-
 dg_mat dg_eagle3_state(const dg_drafter *d) { return ((const eagle3 *)d)->state; }
 dg_mat dg_eagle3_logits(const dg_drafter *d) { return dg_mat_rows(((const eagle3 *)d)->logits, 0, ((const eagle3 *)d)->scored); }
 const dg_beam *dg_eagle3_beam(const dg_drafter *d) { return &((const eagle3 *)d)->beam; }
@@ -356,11 +370,11 @@ const dg_kv *dg_eagle3_kv(const dg_drafter *d) { return &((const eagle3 *)d)->kv
 
 const dg_drafter_ops dg_eagle3 = {
     .name = "eagle3",
-    .help = "eagle3:PATH[,depth=N][,topk=N][,full=0|1][,shift=-1|0|1][,q8=0|1][,gate0=P,gate1=P,gate5=P][,keep0=N,keep1=N,keep5=N]: "
+    .help = "eagle3:PATH[,depth=N][,topk=N][,full=0|1][,shift=-1|0|1][,q8=0|1][,gated=0|1][,gate0=P,gate1=P,gate5=P][,keep0=N,keep1=N,keep5=N]: "
             "EAGLE-3 head; N passes behind the first, N candidates a row (topk=1: a chain); full=1 runs passes that cannot "
             "change the tree; shift moves the file's feature layers; "
             "q8=0 keeps 16- and 32-bit weights as they are; a gate stops drafting after 0, 1 or 5 passes unless "
-            "the best path is likelier than P, and keeps N nodes",
+            "the best path is likelier than P, and keeps N nodes; gated=1 sets those that were not given",
     .open = eagle3_open,
     .layout = eagle3_layout,
     .taps = eagle3_taps,

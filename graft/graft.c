@@ -272,6 +272,7 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     else
         cut_best(d, t, budget, drop);
     compact(t, drop);
+    if (t->n < d->before.n) base->cut = t->depth[tip(t)];
     if (t->n <= budget) {
         const int32_t node = tip(t);
         collect(d, t, node, budget - t->n + 1);

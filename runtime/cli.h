@@ -70,6 +70,7 @@ typedef struct cli_options {
     /* drafting */
     cli_list draft, drafter;
     const char *mode, *budget;
+    bool count_root;
     /* output */
     bool json, color, compare, verbose, display_prompt, no_display_prompt;
     /* convert */

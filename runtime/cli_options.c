@@ -101,6 +101,8 @@ static const option table[] = {
     {"--drafter", "[NAME:]PATH", DRAFTED, LIST, AT(drafter), 0, 0, "weights for the {NAME} of a --mode"},
     {"--budget", "auto|N", DRAFTED, TEXT, AT(budget), 0, 0,
      "drafted tokens verified in a round, 1 to 255 (default: the mode's, else auto: what promises the most tokens a second)"},
+    {"--count-root", NULL, DRAFTED, FLAG, AT(count_root), 0, 0,
+     "count the root among the budget, as the authors of EAGLE do: N rows instead of N + 1"},
 
     {"-t, --threads", "N", MODEL, WHOLE, AT(threads), 0, 1024, "threads; 0: one per core (default)"},
     {"-b, --batch-size", "N", SESSION, WHOLE, AT(batch), 1, 65536, "rows of one forward pass (default 256)"},

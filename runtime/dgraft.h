@@ -233,6 +233,7 @@ typedef struct dg_stats {
     uint64_t length[DG_STATS_DEPTH];              /* rounds by tokens appended (last bin: that or more) */
     uint64_t proposed[DG_STATS_SOURCES], accepted[DG_STATS_SOURCES];     /* nodes by drafter, draft[i] at i */
     uint64_t proposed_at[DG_STATS_DEPTH], accepted_at[DG_STATS_DEPTH];   /* nodes by depth, root 0 */
+    uint64_t cut_at[DG_STATS_DEPTH]; /* drafts cut short, by the depth up to which they were kept (a gate: its passes) */
     double prefill_seconds, draft_seconds, verify_seconds, commit_seconds; /* commit: KV, observe, text */
 } dg_stats;
 

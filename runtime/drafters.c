@@ -3,10 +3,10 @@
 
 #include "runtime/drafter.h"
 
-extern const dg_drafter_ops dg_dflash, dg_eagle3, dg_fused, dg_graft, dg_ngram, dg_pld, dg_recycling;
+extern const dg_drafter_ops dg_dflash, dg_eagle3, dg_fill, dg_fused, dg_graft, dg_ngram, dg_pld, dg_recycling;
 
-static const dg_drafter_ops *const drafter[] = {&dg_dflash, &dg_eagle3, &dg_fused,    &dg_graft,
-                                                &dg_ngram,  &dg_pld,    &dg_recycling};
+static const dg_drafter_ops *const drafter[] = {&dg_dflash, &dg_eagle3, &dg_fill, &dg_fused,
+                                                &dg_graft,  &dg_ngram,  &dg_pld,  &dg_recycling};
 
 static const dg_mode mode[] = {
     {"plain", "", "the target alone", 0},
@@ -19,6 +19,8 @@ static const dg_mode mode[] = {
     {"ddtree60", "dflash:{dflash},tree=1", "the same with 60 nodes", 60},
     {"eagle3", "eagle3:{eagle3}", "EAGLE-3 dynamic tree, depth 8, top-k 10, 60 nodes", 60},
     {"eagle3-chain", "eagle3:{eagle3},topk=1", "EAGLE-3 as a chain of 7", 7},
+    {"prune-only", "eagle3:{eagle3},gated=1", "the same, stopped by gates on the best path's probability", 60},
+    {"graft-eagle3", "eagle3:{eagle3},gated=1 fill", "Graft: the rows that the gates left empty are filled from memory", 60},
     {"graft-tail", "dflash:{dflash} graft,tau=0.4", "Graft-TAIL: the chain's unsure tail gives way to memory", 15},
     {"graft-tail-tree", "dflash:{dflash},width=8 graft,tree=1", "the same with a small tree at the cut", 15},
     {"fused", "dflash:{dflash},width=8,adapt=1 fused", "block marginals, text and successors in one ranked tree", 0},

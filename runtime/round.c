@@ -82,7 +82,7 @@ static dg_status tell_round(dg_session *s, int32_t n) {
 static dg_status propose(dg_session *s) {
     double start = dg_now();
     dg_tree_reset(&s->tree, s->token[s->n_token - 1]);
-    s->offer.lattice.n_depth = 0;
+    s->offer.lattice.n_depth = s->offer.scored.n = 0;
     bool network;
     const int32_t budget = dg_budget_begin(&s->rows, room(s), &network);
     if (network) DG_TRY(tell_pending(s));
@@ -90,10 +90,11 @@ static dg_status propose(dg_session *s) {
     start = dg_now();
     for (int32_t i = 0; i < s->n_slot && budget > 0; i++) {
         dg_drafter *d = s->slot[i].drafter;
-        d->passes = 0;
+        d->passes = 0, d->cut = -1;
         if (s->slot[i].n_tap && !network) continue;
         DG_TRY(d->ops->propose(d, &s->tree, budget));
         s->stats.drafter_passes += (uint64_t)d->passes;
+        if (d->cut >= 0) s->stats.cut_at[min32(d->cut, DG_STATS_DEPTH - 1)]++;
         assert(s->tree.n <= budget + 1);
     }
     const int32_t keep = dg_budget_cut(&s->rows, &s->tree);

@@ -72,7 +72,7 @@ static void test_most_probable_paths(void **state) {
         random_lattice(id, logp, &seed);
         list_paths(id, logp, 0, DG_RANK_GREEDY, 1, all, &n_all);
         qsort(all, (size_t)n_all, sizeof *all, by_size);
-        r.offer = (dg_offer){{id, logp, DEPTHS, WIDTH}, 1};
+        r.offer = (dg_offer){.lattice = {id, logp, DEPTHS, WIDTH}, .source = 1};
         const int32_t budget = 1 + pick(&seed, 100);
         dg_tree t;
         dg_tree_reset(&t, 5);
@@ -101,7 +101,7 @@ static void test_chain_is_safe(void **state) {
         float logp[DEPTHS * WIDTH];
         random_lattice(id, logp, &seed);
         for (int32_t i = 0; i < DEPTHS * WIDTH; i++) logp[i] = -3 - 0.01f * (float)(i % WIDTH); /* flat */
-        r.offer = (dg_offer){{id, logp, DEPTHS, WIDTH}, 1};
+        r.offer = (dg_offer){.lattice = {id, logp, DEPTHS, WIDTH}, .source = 1};
         dg_tree t;
         dg_tree_reset(&t, 5);
         rig_propose(&r, &t, DEPTHS);
@@ -184,7 +184,7 @@ static void test_no_part_promises_more(void **state) {
         rig all, some;
         rig_open(&all, &dg_fused, V, "chain=0"), rig_open(&some, &dg_fused, V, part[trial % 4]);
         rig_read(&all, text, 299, text[299]), rig_read(&some, text, 299, text[299]);
-        all.offer = some.offer = (dg_offer){{id, logp, DEPTHS, WIDTH}, 1};
+        all.offer = some.offer = (dg_offer){.lattice = {id, logp, DEPTHS, WIDTH}, .source = 1};
         dg_tree whole, t, u;
         dg_tree_reset(&whole, text[299]), dg_tree_reset(&t, text[299]), dg_tree_reset(&u, text[299]);
         const int32_t budget = 1 + pick(&seed, 15);
@@ -216,7 +216,7 @@ static void test_learns(void **state) {
         float logp[DEPTHS * WIDTH];
         random_lattice(id, logp, &seed);
         for (int32_t i = 0; i < DEPTHS * WIDTH; i++) logp[i] = -2.5f - 0.1f * (float)(i % WIDTH);
-        r.offer = (dg_offer){{id, logp, DEPTHS, WIDTH}, 1};
+        r.offer = (dg_offer){.lattice = {id, logp, DEPTHS, WIDTH}, .source = 1};
         dg_tree t;
         dg_tree_reset(&t, 5);
         rig_propose(&r, &t, DEPTHS);

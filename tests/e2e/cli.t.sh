@@ -75,6 +75,8 @@ test_drafts() {
     check mode_and_draft 2 'leave out --draft' $run --mode bare --draft toy
     check drafter_without_mode 2 'write --draft NAME:p' $run --drafter p
     check drafter_not_wanted 2 'no weights to fill in' $run --mode bare --drafter p
+    check count_root 0 '"budget": 11' $run --json --mode both --drafter p --count-root
+    check count_root_auto 2 'expected a budget of 2 or more, found auto' $run --draft toy --count-root
     check budget_range 2 'expected auto or a whole number from 1 to 255' $run --budget 256
     check modes 0 '= --draft toy:\{toy\},differ=4 --draft second --budget 12' "$toy" modes
     check modes_json 0 '' "$toy" modes --json

@@ -7,7 +7,7 @@
 #include "tests/fixture.h"
 #include "tests/toy_drafters.h"
 
-enum { MAX_BATCH = 8, MAX_ARMS = 18 };
+enum { MAX_BATCH = 8, MAX_ARMS = 32 };
 
 typedef struct grid {
     const char *model;      /* path */
@@ -117,6 +117,11 @@ static int list_arms(const grid *g, arm *a) {
         a[n++] = (arm){"eagle3 chain", {{"eagle3", g->eagle3, "topk=1"}}, 1};
         a[n++] = (arm){"eagle3 tree", {{"eagle3", g->eagle3, "depth=4,topk=6"}}, 1};
         a[n++] = (arm){"eagle3 + fused", {{"eagle3", g->eagle3, "depth=3,topk=4"}, {"fused", NULL, NULL}}, 2};
+        a[n++] = (arm){"prune-only", {{"eagle3", g->eagle3, "depth=6,topk=5,gated=1"}}, 1};
+        a[n++] = (arm){"graft-eagle3", {{"eagle3", g->eagle3, "depth=6,topk=5,gated=1"}, {"fill", NULL, NULL}}, 2};
+        a[n++] = (arm){"graft-eagle3 append",
+                       {{"eagle3", g->eagle3, "depth=6,topk=5,gate0=1,keep0=4"}, {"fill", NULL, "append=1"}}, 2};
+        a[n++] = (arm){"graft-eagle3 skip", {{"eagle3", g->eagle3, "depth=6,topk=5,gate1=1,keep1=6"}, {"fill", NULL, "skip=1"}}, 2};
         a[n++] = (arm){"ngram + gated eagle3 tree",
                        {{"ngram", NULL, NULL}, {"eagle3", g->eagle3, "depth=5,topk=4,gate0=0.2,gate1=0.1,keep0=2"}}, 2};
     }
