@@ -36,7 +36,7 @@ typedef struct option {
 #define MODEL     (SESSION | CLI_TOKENS)
 #define PROMPT    (CLI_RUN | CLI_TOKENS | CLI_VERIFY)
 #define CHAT      (PROMPT | CLI_ANSWERS)
-#define ALL       (MODEL | CLI_MODES | CLI_CONVERT)
+#define ALL       (MODEL | CLI_MODES | CLI_CONVERT | CLI_SHOW)
 
 static const option table[] = {
     {"-m, --model", "PATH", MODEL, TEXT, AT(model), 0, 0, "model: a Hugging Face directory or a GGUF file"},
@@ -111,11 +111,15 @@ static const option table[] = {
 
     {"--compare", NULL, CLI_RUN, FLAG, AT(compare), 0, 0,
      "decode plainly as well, and tell speed and whether the text is identical"},
+    {"--trace", "FILE", CLI_RUN, TEXT, AT(trace), 0, 0,
+     "write every round to FILE (tree, scores, who drafted what, what was accepted) for 'dgraft show'"},
+    {"--round", "N", CLI_SHOW, WHOLE, AT(round), 1, 1e9, "the round to draw (default: the one that accepted most)"},
+    {"--color, --colour", NULL, CLI_SHOW, FLAG, AT(color), 0, 0, "colours although this is no terminal"},
     {"--color, --colour", NULL, CLI_RUN, FLAG, AT(color), 0, 0,
      "show in the text who drafted each accepted token"},
     {"--display-prompt", NULL, CLI_RUN, FLAG, AT(display_prompt), 0, 0, "print the prompt before the text"},
     {"--no-display-prompt", NULL, CLI_RUN, FLAG, AT(no_display_prompt), 0, 0, "do not (default)"},
-    {"--json", NULL, ALL & ~(CLI_CHAT | CLI_CONVERT | CLI_ANSWERS), FLAG, AT(json), 0, 0,
+    {"--json", NULL, ALL & ~(CLI_CHAT | CLI_CONVERT | CLI_ANSWERS | CLI_SHOW), FLAG, AT(json), 0, 0,
      "one JSON document on standard output"},
     {"-v, --verbose", NULL, MODEL, FLAG, AT(verbose), 0, 0, "say more on standard error"},
     {"-h, --help", NULL, ALL, FLAG, AT(help), 0, 0, "this text"},
@@ -345,7 +349,7 @@ static int store(const option *opt, const char *name, const char *value, cli_opt
 /* ---- the command line ------------------------------------------------------------------------- */
 
 static void print_owners(unsigned commands, cli_buffer *b) {
-    static const char *const name[] = {"run", "chat", "tokens", "info", "verify", "modes", "convert", "answers"};
+    static const char *const name[] = {"run", "chat", "tokens", "info", "verify", "modes", "convert", "answers", "show"};
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
         if (!(commands & (1u << i))) continue;
         if (b->len) cli_append(b, ", ", 2);
@@ -399,6 +403,10 @@ static int check_together(const cli_command *command, const cli_options *o) {
         cli_error("--compute: expected default, f32 or int8, found '%s'", o->compute);
         return CLI_USAGE;
     }
+    if (command->argument && !o->argument) {
+        cli_error("expected %s after 'dgraft %s', found nothing", command->argument, command->name);
+        return CLI_USAGE;
+    }
     if (o->predict == 0) wrong = "-n: expected -1 (no limit) or at least 1, found 0";
     if (!wrong && (command->bit & (MODEL | CLI_CONVERT)) && (!o->model || !*o->model)) {
         wrong = "give the model with -m PATH (a Hugging Face directory or a GGUF file)";
@@ -414,6 +422,10 @@ static int check_together(const cli_command *command, const cli_options *o) {
 static int parse_one(const cli_command *command, int argc, char **argv, int *i, cli_options *o) {
     char name[64];
     const char *arg = argv[*i];
+    if (command->argument && !o->argument && (arg[0] != '-' || !arg[1])) {
+        o->argument = arg;
+        return CLI_OK;
+    }
     if (arg[0] != '-' || !arg[1]) {
         cli_error("unexpected argument '%s'; options start with '-', and a prompt is given with -p", arg);
         return CLI_USAGE;
@@ -477,7 +489,8 @@ static void print_wrapped(FILE *out, const char *text, size_t indent) {
 
 void cli_help(FILE *out, const cli_command *command) {
     enum { INDENT = 34 };
-    fprintf(out, "dgraft %s - %s\n\n%s\n\nOptions:\n", command->name, command->summary, command->about);
+    fprintf(out, "dgraft %s%s%s - %s\n\n%s\n\nOptions:\n", command->name, command->argument ? " " : "",
+            command->argument ? command->argument : "", command->summary, command->about);
     for (size_t i = 0; i < N_OPTION; i++) {
         const option *opt = &table[i];
         if (!(opt->commands & command->bit)) continue;

@@ -240,6 +240,23 @@ typedef struct dg_stats {
 void dg_session_get_stats(const dg_session *s, dg_stats *stats);
 void dg_session_reset_stats(dg_session *s);
 
+/* The last round: the tree as it was verified, and what became of it. Pointers are valid until the next call that changes
+ * the session. */
+typedef struct dg_round {
+    uint64_t index;        /* rounds since the statistics were reset, this one included; 0: none yet, nothing else is set */
+    int32_t n;             /* nodes; node 0, the root, is the last token of the text before the round */
+    const int32_t *token;  /* [n] */
+    const int16_t *parent; /* [n] before the node itself; the root's is -1 */
+    const float *score;    /* [n] log of the estimated probability that the path up to the node is accepted */
+    const uint8_t *source; /* [n] i + 1: draft[i]; the root's is 0 */
+    int32_t n_path;
+    const int32_t *path;   /* [n_path] the nodes that became text, from the root on */
+    int32_t next;          /* the token behind them, the target's own */
+    int32_t cut;           /* depth at which a drafter cut its draft short, -1: none did */
+    double draft_seconds, verify_seconds;
+} dg_round;
+void dg_session_get_round(const dg_session *s, dg_round *round);
+
 /* ---- drafters and modes ----------------------------------------------------------------------- */
 
 size_t dg_drafter_count(void);

@@ -4,7 +4,8 @@
 #include "runtime/cli.h"
 
 static const cli_command *const commands[] = {&cli_run,    &cli_chat,  &cli_tokens, &cli_info,
-                                              &cli_verify, &cli_modes, &cli_convert, &cli_answers};
+                                              &cli_verify, &cli_modes, &cli_convert, &cli_answers,
+                                              &cli_show};
 
 enum { N_COMMAND = sizeof commands / sizeof *commands };
 

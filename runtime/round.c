@@ -83,6 +83,7 @@ static dg_status propose(dg_session *s) {
     double start = dg_now();
     dg_tree_reset(&s->tree, s->token[s->n_token - 1]);
     s->offer.lattice.n_depth = s->offer.scored.n = 0;
+    s->round_cut = -1;
     bool network;
     const int32_t budget = dg_budget_begin(&s->rows, room(s), &network);
     if (network) DG_TRY(tell_pending(s));
@@ -94,7 +95,7 @@ static dg_status propose(dg_session *s) {
         if (s->slot[i].n_tap && !network) continue;
         DG_TRY(d->ops->propose(d, &s->tree, budget));
         s->stats.drafter_passes += (uint64_t)d->passes;
-        if (d->cut >= 0) s->stats.cut_at[min32(d->cut, DG_STATS_DEPTH - 1)]++;
+        if (d->cut >= 0) s->stats.cut_at[min32(s->round_cut = d->cut, DG_STATS_DEPTH - 1)]++;
         assert(s->tree.n <= budget + 1);
     }
     const int32_t keep = dg_budget_cut(&s->rows, &s->tree);

@@ -309,6 +309,17 @@ const float *dg_session_logprobs(const dg_session *s) { return s->logprob; }
 const uint8_t *dg_session_sources(const dg_session *s) { return s->source; }
 dg_stop dg_session_stopped(const dg_session *s) { return s->stopped; }
 void dg_session_get_stats(const dg_session *s, dg_stats *stats) { *stats = s->stats; }
+
+void dg_session_get_round(const dg_session *s, dg_round *round) {
+    *round = (dg_round){.cut = -1};
+    if (!s->stats.rounds || !s->n_new) return;
+    const dg_tree *t = &s->tree;
+    *round = (dg_round){.index = s->stats.rounds, .n = t->n, .token = t->token, .parent = t->parent, .score = t->score,
+                        .source = t->source, .n_path = min32(s->n_new + 1, s->walk.n), .path = s->walk.path,
+                        .next = s->token[s->n_token - 1], .cut = s->round_cut, .draft_seconds = s->round_draft,
+                        .verify_seconds = s->round_verify};
+}
+
 void dg_session_reset_stats(dg_session *s) { s->stats = (dg_stats){0}; }
 
 dg_status dg_session_set_sampler(dg_session *s, const dg_sampler *sampler) {

@@ -48,6 +48,7 @@ struct dg_session {
     dg_offer offer; /* of this round */
     dg_budget rows;        /* how many of them are worth it */
     double round_draft, round_verify; /* seconds of this round */
+    int32_t round_cut;                /* see dg_round */
     dg_walk walk;
     dg_batch batch; /* of the sessions stepped together, those of the first serve */
     dg_work work;

@@ -88,6 +88,7 @@ test_run() {
     check run_text 0 '^61 tokens, .* tok/s, plain decoding$' $run
     plain=$(cat "$tmp/out")
     check run_summary 0 'acceptance length 2\.9., 66% of drafts accepted, drafters toy$' $run --draft toy
+    check run_drafting 0 '^accepted: toy 4[0-9] of [0-9]+; by depth .*; cuts from depth 0 none; .* rounds, ' $run --draft toy
     same run_text_is_exact "$plain" "$(cat "$tmp/out")"
     check compare_identical 0 'ratio .*, text identical: yes' $run --draft toy --compare
     check compare_different 3 'text identical: no' $run --draft toy,differ=4 --compare
@@ -103,6 +104,26 @@ test_run() {
     check color 0 "$(printf '\033')\[32m" env NO_COLOR= $run --draft toy --color
     check no_color 0 'NO_COLOR is set' env NO_COLOR=1 $run --draft toy --color
     if grep -q "$(printf '\033')" "$tmp/out"; then fail no_color_is_plain "escapes"; else pass no_color_is_plain; fi
+    trace=$tmp/trace
+    check trace 0 '' $run --draft toy --trace "$trace" -n 5
+    same trace_lines 6 "$(wc -l <"$trace" | tr -d ' ')"
+    holds trace_is_json python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "$trace"
+    check show 0 '^├─○ "x"  toy 0\.607$' "$toy" show "$trace"
+    check show_accepted 0 '^└─● "[a-z]"  toy 0\.223$' "$toy" show "$trace" --round 3
+    check show_which 0 '^round 3 of 5: 2 nodes, toy 1 of 2 accepted, cut at 1; then' "$toy" show "$trace" --round 3
+    check show_round_missing 2 'the trace has 5 rounds' "$toy" show "$trace" --round 6
+    check show_no_file 2 'expected FILE after' "$toy" show
+    check show_missing_file 1 '' "$toy" show "$tmp/none"
+    check show_no_trace 1 ':1: this is no trace' "$toy" show "$model"
+    head -c 700 "$trace" >"$tmp/cut"
+    check show_truncated 1 ':[0-9]+: no JSON, or cut off' "$toy" show "$tmp/cut"
+    sed 's/"dgraft_trace":1/"dgraft_trace":2/' "$trace" >"$tmp/newer"
+    check show_newer 1 'newer dgraft' "$toy" show "$tmp/newer"
+    sed 's/"parents":\[-1,0,0\]/"parents":[-1,0,2]/' "$trace" >"$tmp/wrong"
+    check show_bad_tree 1 'a parent does not stand before its node' "$toy" show "$tmp/wrong"
+    sed 's/"path":\[0,2\]/"path":[0,2,1]/' "$trace" >"$tmp/wrong"
+    check show_bad_path 1 'no path of the tree' "$toy" show "$tmp/wrong"
+    check trace_unwritable 1 'trace .*/no/such' $run --draft toy --trace /no/such/file
     check library_failure 1 'the toy failed' $run --draft toy,fail=3
     same text_before_a_failure ghk "$(cat "$tmp/out")"
     check missing_file 1 'cannot be read' "$toy" run -m "$tmp/none" -p hi
