@@ -254,5 +254,6 @@ const dg_drafter_ops dg_dflash = {
     .propose = dflash_propose,
     .rewind = dflash_rewind,
     .close = dflash_close,
+    .network = true,
     .memory = dflash_memory,
 };

@@ -13,6 +13,7 @@
 
 #include "dflash/draft_vocab.h"
 #include "dflash/fuse.h"
+#include "runtime/calibration.h"
 
 enum { N_GATE = 3 };
 
@@ -87,6 +88,7 @@ static dg_status resolve_taps(eagle3 *d, const char *path, int32_t shift) {
 static dg_status read_params(eagle3 *d, const dg_drafter_env *env) {
     static const int32_t at[N_GATE] = {0, 1, 5}, keep[N_GATE] = {8, 24, 40};
     static const float usual[N_GATE] = {0.35f, 0.25f, 0.15f}; /* the paper names none */
+    const dg_calibration *known = env->calibration && env->calibration->has_gates ? env->calibration : NULL;
     int32_t shift = 0;
     d->depth = 8, d->width = 10, d->q8 = true;
     for (int32_t i = 0; i < N_GATE; i++) d->gate[i].at = at[i], d->gate[i].keep = keep[i], d->gate[i].threshold = -1;
@@ -104,7 +106,7 @@ static dg_status read_params(eagle3 *d, const dg_drafter_env *env) {
                               {"keep5", DG_PARAM_INT, &d->gate[2].keep, 0, DG_TREE_MAX - 1}};
     DG_TRY(dg_params_parse("eagle3", env->params, table, sizeof table / sizeof *table));
     for (int32_t i = 0; i < N_GATE; i++)
-        if (d->gate[i].threshold < 0) d->gate[i].threshold = d->gated ? usual[i] : 0;
+        if (d->gate[i].threshold < 0) d->gate[i].threshold = !d->gated ? 0 : !known ? usual[i] : fmaxf(known->gate[i].at, 0);
     DG_CHECK(d->depth * d->width <= DG_TREE_MAX, DG_ERR_ARGUMENT,
              "drafter eagle3: depth %d times topk %d: expected at most %d rows", d->depth, d->width, DG_TREE_MAX);
     DG_CHECK(d->width <= d->vocab.head->rows, DG_ERR_ARGUMENT,
@@ -385,4 +387,5 @@ const dg_drafter_ops dg_eagle3 = {
     .memory = eagle3_memory,
     .candidates = eagle3_candidates,
     .reads_next = true,
+    .network = true,
 };

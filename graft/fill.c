@@ -4,6 +4,8 @@
  * The paper counts: as many template nodes as rows are left. What is ours: nodes that the draft has already are shared
  * and their rows given to the rest of the template (append=1 repeats them, skip=1 leaves their rows out), and what M
  * cannot fill goes back to the best of what the drafter had scored. */
+#include "graft/fill.h"
+
 #include "graft/memory.h"
 
 typedef struct drafter {
@@ -12,8 +14,6 @@ typedef struct drafter {
     dg_template template;
     bool append, skip, fit;
 } drafter;
-
-extern const dg_drafter_ops dg_fill;
 
 static void close_drafter(dg_drafter *base) {
     dg_memory_close(&((drafter *)base)->memory);
@@ -117,22 +117,26 @@ static int32_t node_of(const dg_candidates *c, const dg_tree *t, int32_t i) {
     return parent < 0 ? -1 : dg_tree_child(t, parent, c->token[i]);
 }
 
-static void add_scored(const dg_candidates *c, int32_t source, dg_tree *t, int32_t budget) {
+void dg_fill_scored(const dg_candidates *c, int32_t source, dg_tree *t, int32_t budget) {
     for (int32_t i = -1; t->n <= budget && (i = next_best(c, i)) >= 0;) {
         const int32_t parent = c->parent[i] < 0 ? 0 : node_of(c, t, c->parent[i]);
         dg_tree_add(t, parent, c->token[i], c->score[i], source);
     }
 }
 
-static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
+void dg_fill_rows(dg_drafter *base, const dg_candidates *c, int32_t source, dg_tree *t, int32_t budget) {
     drafter *d = (drafter *)base;
-    const dg_offer *o = base->env->offer;
-    const bool drafted = o && o->scored.n > 0;
     int32_t id[DG_TREE_MAX];
-    if (t->n > budget || (drafted && o->scored.stopped < 0)) return DG_OK;
     dg_succ_expand(&d->memory.succ, t->token[0], d->template.n, id);
     add_template(d, id, t, budget);
-    if (drafted && !d->skip) add_scored(&o->scored, o->scored_source, t, budget);
+    if (c && !d->skip) dg_fill_scored(c, source, t, budget);
+}
+
+static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
+    const dg_offer *o = base->env->offer;
+    const bool drafted = o && o->scored.n > 0;
+    if (t->n > budget || (drafted && o->scored.stopped < 0)) return DG_OK;
+    dg_fill_rows(base, drafted ? &o->scored : NULL, o ? o->scored_source : 0, t, budget);
     return DG_OK;
 }
 

@@ -35,7 +35,8 @@ enum {
     CLI_MODES = 32,
     CLI_CONVERT = 64,
     CLI_ANSWERS = 128,
-    CLI_SHOW = 256
+    CLI_SHOW = 256,
+    CLI_CALIBRATE = 512
 };
 
 enum { CLI_LIST_MAX = 64 };
@@ -72,6 +73,7 @@ typedef struct cli_options {
     cli_list draft, drafter;
     const char *mode, *budget;
     bool count_root;
+    const char *calibration, *rule;
     /* output */
     bool json, color, compare, verbose, display_prompt, no_display_prompt;
     const char *trace;
@@ -284,6 +286,6 @@ void cli_cases_free(cli_cases *c);
 /* The commands -------------------------------------------------------------------------------------- */
 
 extern const cli_command cli_run, cli_chat, cli_tokens, cli_info, cli_verify, cli_modes, cli_convert, cli_answers,
-    cli_show;
+    cli_show, cli_calibrate;
 
 #endif

@@ -32,8 +32,8 @@ typedef struct option {
 #define DECODE    (CLI_RUN | CLI_CHAT | CLI_VERIFY) /* with drafters */
 #define GENERATE  (DECODE | CLI_ANSWERS)
 #define SESSION   (GENERATE | CLI_INFO)
-#define DRAFTED   (DECODE | CLI_INFO)
-#define MODEL     (SESSION | CLI_TOKENS)
+#define DRAFTED   (DECODE | CLI_INFO | CLI_CALIBRATE)
+#define MODEL     (SESSION | CLI_TOKENS | CLI_CALIBRATE)
 #define PROMPT    (CLI_RUN | CLI_TOKENS | CLI_VERIFY)
 #define CHAT      (PROMPT | CLI_ANSWERS)
 #define ALL       (MODEL | CLI_MODES | CLI_CONVERT | CLI_SHOW)
@@ -50,12 +50,18 @@ static const option table[] = {
     {"-p, --prompt", "TEXT", PROMPT, TEXT, AT(prompt), 0, 0, "the prompt"},
     {"-f, --file", "FILE", CLI_RUN | CLI_TOKENS, TEXT, AT(file), 0, 0,
      "read it from FILE (- is standard input); one newline at its end is dropped"},
+    {"-o, --out", "FILE", CLI_CALIBRATE, TEXT, AT(out), 0, 0,
+     "file to write (default: beside the weights of the drafter)"},
+    {"--rule", "A|B", CLI_CALIBRATE, TEXT, AT(rule), 0, 0,
+     "thresholds by tokens a second (B, the default) or by what stopping loses (A)"},
     {"-o, --out", "FILE", CLI_ANSWERS, TEXT, AT(out), 0, 0, "JSON lines of the answers; appended to"},
     {"--sequences", "N", CLI_ANSWERS, WHOLE, AT(sequences), 1, 1024, "prompts answered side by side (default 64)"},
     {"--stop-loops", NULL, CLI_ANSWERS, FLAG, AT(stop_loops), 0, 0,
      "end an answer where four tokens in a row come for the fifth time"},
     {"--prompts", "FILE", CLI_ANSWERS, TEXT, AT(prompts), 0, 0,
      "JSON lines with prompt (text or token ids), optionally id, temp and source"},
+    {"--prompts", "FILE", CLI_CALIBRATE, TEXT, AT(prompts), 0, 0,
+     "JSON lines with prompt or turns, instead of the bundled ones"},
     {"--prompts", "FILE", CLI_VERIFY, TEXT, AT(prompts), 0, 0,
      "JSON lines with prompt or turns, optionally id and category"},
     {"-e, --escape", NULL, PROMPT, FLAG, AT(escape), 0, 0, "read \\n, \\t, \\\\ in -p as in C"},
@@ -70,6 +76,8 @@ static const option table[] = {
     {"--no-parse-special", NULL, CLI_TOKENS, FLAG, AT(no_special), 0, 0,
      "read special tokens in the text as plain text"},
 
+    {"-n, --predict, --n-predict", "N", CLI_CALIBRATE, WHOLE, AT(predict), 13, 1e6,
+     "tokens of each answer (default 96)"},
     {"-n, --predict, --n-predict", "N", GENERATE, WHOLE, AT(predict), -1, 1e9,
      "most tokens of an answer; -1: until it ends or the context is full"},
     {"-c, --ctx-size", "N", SESSION, WHOLE, AT(context), 0, 1e9,
@@ -103,10 +111,12 @@ static const option table[] = {
      "drafted tokens verified in a round, 1 to 255 (default: the mode's, else auto: what promises the most tokens a second)"},
     {"--count-root", NULL, DRAFTED, FLAG, AT(count_root), 0, 0,
      "count the root among the budget, as the authors of EAGLE do: N rows instead of N + 1"},
+    {"--calibration", "FILE|none", DECODE | CLI_INFO, TEXT, AT(calibration), 0, 0,
+     "what 'dgraft calibrate' wrote (default: the file beside the drafter's weights, if there is one)"},
 
     {"-t, --threads", "N", MODEL, WHOLE, AT(threads), 0, 1024, "threads; 0: one per core (default)"},
     {"-b, --batch-size", "N", SESSION, WHOLE, AT(batch), 1, 65536, "rows of one forward pass (default 256)"},
-    {"--compute", "NAME", SESSION, TEXT, AT(compute), 0, 0,
+    {"--compute", "NAME", SESSION | CLI_CALIBRATE, TEXT, AT(compute), 0, 0,
      "arithmetic: default or f32; int8 is not built in yet"},
 
     {"--compare", NULL, CLI_RUN, FLAG, AT(compare), 0, 0,
@@ -349,7 +359,7 @@ static int store(const option *opt, const char *name, const char *value, cli_opt
 /* ---- the command line ------------------------------------------------------------------------- */
 
 static void print_owners(unsigned commands, cli_buffer *b) {
-    static const char *const name[] = {"run", "chat", "tokens", "info", "verify", "modes", "convert", "answers", "show"};
+    static const char *const name[] = {"run", "chat", "tokens", "info", "verify", "modes", "convert", "answers", "show", "calibrate"};
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
         if (!(commands & (1u << i))) continue;
         if (b->len) cli_append(b, ", ", 2);

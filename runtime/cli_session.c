@@ -71,6 +71,7 @@ void cli_session_options(const cli_options *o, const cli_drafts *d, const dg_mod
         .n_stop = o->stop.n,
         .ignore_stop_tokens = o->ignore_eos,
         .batch_rows = (int32_t)o->batch,
+        .calibration = o->calibration,
     };
 }
 

@@ -149,6 +149,7 @@ typedef struct dg_session_options {
     size_t n_stop;
     bool ignore_stop_tokens;  /* for benchmarks: go on after an end-of-text token */
     int32_t batch_rows;       /* rows of one forward pass; 0: 256 */
+    const char *calibration;  /* file of dgraft calibrate; "none"; NULL: the one beside the drafter's weights, if any */
 } dg_session_options;
 
 /* Bytes, told before they are spent. */
@@ -256,6 +257,40 @@ typedef struct dg_round {
     double draft_seconds, verify_seconds;
 } dg_round;
 void dg_session_get_round(const dg_session *s, dg_round *round);
+
+/* ---- calibration ------------------------------------------------------------------------------ */
+
+/* A threshold and the range in which it lies in 9 of 10 resamplings of the prompts. -1: never. */
+typedef struct dg_threshold {
+    float at, low, high;
+} dg_threshold;
+
+typedef struct dg_calibrate_options {
+    const dg_draft *draft; /* the list to calibrate; their thresholds are left aside for it */
+    size_t n_draft;
+    int32_t budget;        /* nodes of a round; 0: 60 */
+    const int32_t *const *prompt; /* [n_prompt] tokens to answer, [prompt_len] each */
+    const size_t *prompt_len;
+    size_t n_prompt;
+    int32_t tokens;        /* of an answer; 0: 96 */
+    bool by_loss;          /* thresholds by what a stop loses, instead of by tokens a second */
+    const char *out;       /* file; NULL: beside the weights of the first network drafter */
+    void (*progress)(void *ud, const char *what, double share); /* NULL: silent */
+    void *ud;
+} dg_calibrate_options;
+
+typedef struct dg_calibrated {
+    char path[1024];
+    int32_t rounds;
+    bool has_gates, has_tail;
+    dg_threshold gate[3], tail;
+    double row_seconds[2]; /* of a verify pass over 1 row and over 64, in the shortest context measured */
+} dg_calibrated;
+
+/* Answers the prompts with these drafters, learns the thresholds that they may have, how their scores come true, what they
+ * and rows of a verify pass cost, and writes that to a file, which sessions with these weights on this machine then begin
+ * with. Nothing is written on failure. report may be NULL. */
+dg_status dg_calibrate(dg_model *model, const dg_calibrate_options *options, dg_calibrated *report);
 
 /* ---- drafters and modes ----------------------------------------------------------------------- */
 

@@ -63,6 +63,7 @@ typedef struct dg_drafter_env {
     int32_t budget;          /* most nodes propose will be asked for */
     int32_t max_rows;        /* most rows in one outcome */
     int32_t source;          /* what to pass to dg_tree_add */
+    const struct dg_calibration *calibration; /* what was measured of model, weights and machine; NULL: nothing */
     dg_offer *offer;         /* the session's, empty when a round begins: what a drafter knows beyond its nodes it
                                 leaves here in propose, for those after it; may be NULL */
 } dg_drafter_env;
@@ -84,6 +85,8 @@ typedef struct dg_drafter_ops {
     void (*close)(dg_drafter *d);
     /* Mapped weight bytes and bytes of KV cache among what layout takes, for the plan. NULL: none. */
     void (*memory)(const dg_drafter *d, uint64_t *weights, uint64_t *kv);
+    /* It runs a network: a round may leave it out where that does not pay. */
+    bool network;
     /* NULL: it has none to show. */
     void (*candidates)(const dg_drafter *d, dg_candidates *out);
     /* Its row at a position depends on the token after it (EAGLE-3): when the text is cut or goes on differently, the

@@ -21,7 +21,7 @@ static const dg_mode mode[] = {
     {"eagle3-chain", "eagle3:{eagle3},topk=1", "EAGLE-3 as a chain of 7", 7},
     {"prune-only", "eagle3:{eagle3},gated=1", "the same, stopped by gates on the best path's probability", 60},
     {"graft-eagle3", "eagle3:{eagle3},gated=1 fill", "Graft: the rows that the gates left empty are filled from memory", 60},
-    {"graft-tail", "dflash:{dflash} graft,tau=0.4", "Graft-TAIL: the chain's unsure tail gives way to memory", 15},
+    {"graft-tail", "dflash:{dflash} graft,gated=1", "Graft-TAIL: the chain's unsure tail gives way to memory", 15},
     {"graft-tail-tree", "dflash:{dflash},width=8 graft,tree=1", "the same with a small tree at the cut", 15},
     {"fused", "dflash:{dflash},width=8,adapt=1 fused", "block marginals, text and successors in one ranked tree", 0},
     {"ngram-dflash", "ngram dflash:{dflash}", "suffix matches first, the DFlash chain fills the rest of the tree", 15},

@@ -7,6 +7,7 @@
 #define DG_SESSION_H
 
 #include "runtime/budget.h"
+#include "runtime/calibration.h"
 #include "runtime/drafter.h"
 #include "runtime/target.h"
 #include "runtime/text.h"
@@ -31,6 +32,7 @@ struct dg_session {
     bool ignore_stop_tokens;
     dg_status dead; /* DG_OK while alive */
 
+    dg_calibration *calibration; /* owned, NULL: none */
     dg_slot slot[DG_MAX_DRAFTERS];
     int32_t n_slot;
     bool reads_next; /* some drafter's rows depend on the token after them */
@@ -72,6 +74,10 @@ struct dg_session {
     dg_stats stats;
     void *host_block, *dev_block;
 };
+
+/* Seconds of a verify pass over `rows` rows behind `len` committed ones, whatever is in the cache there. Nothing is
+ * committed. rows <= budget + 1, len + rows within the context. */
+dg_status dg_session_time_rows(dg_session *s, int32_t rows, int32_t len, double *seconds);
 
 /* The code that the session died of, DG_OK while it lives. */
 dg_status dg_session_alive(const dg_session *s);

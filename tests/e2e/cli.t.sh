@@ -124,6 +124,13 @@ test_run() {
     sed 's/"path":\[0,2\]/"path":[0,2,1]/' "$trace" >"$tmp/wrong"
     check show_bad_path 1 'no path of the tree' "$toy" show "$tmp/wrong"
     check trace_unwritable 1 'trace .*/no/such' $run --draft toy --trace /no/such/file
+    check calibrate 0 '^8 rounds in [0-9]+ s; written to beside$' "$toy" calibrate -m "$model" --draft toy
+    check calibrate_threshold 0 '^stop after pass 0 below 0\.250' "$toy" calibrate -m "$model" --draft toy --rule A
+    check calibrate_out 0 'written to there' "$toy" calibrate -m "$model" --draft toy -o there
+    check calibrate_json 0 '"rounds": 8' "$toy" calibrate -m "$model" --draft toy --json
+    check calibrate_nothing 2 'nothing to calibrate' "$toy" calibrate -m "$model"
+    check calibrate_rule 2 'expected A or B' "$toy" calibrate -m "$model" --draft toy --rule C
+    check calibrate_fails 1 'the toy failed' "$toy" calibrate -m "$model" --draft toy,fail=1
     check library_failure 1 'the toy failed' $run --draft toy,fail=3
     same text_before_a_failure ghk "$(cat "$tmp/out")"
     check missing_file 1 'cannot be read' "$toy" run -m "$tmp/none" -p hi
