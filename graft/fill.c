@@ -140,6 +140,10 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     return DG_OK;
 }
 
+static dg_status save(const dg_drafter *base, const char *path) {
+    return dg_memory_save(&((const drafter *)base)->memory, "fill", path);
+}
+
 const dg_drafter_ops dg_fill = {
     .name = "fill",
     .help = "fill[:FILE]: rows that a gate left empty get the successors of successors of the root; append=1 repeats nodes "
@@ -153,4 +157,5 @@ const dg_drafter_ops dg_fill = {
     .rewind = rewind_drafter,
     .close = close_drafter,
     .wants = wants,
+    .save = save,
 };

@@ -296,6 +296,10 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     return DG_OK;
 }
 
+static dg_status save(const dg_drafter *base, const char *path) {
+    return dg_memory_save(&((const drafter *)base)->memory, "graft", path);
+}
+
 const dg_drafter_ops dg_graft = {
     .name = "graft",
     .help = "graft[:FILE]: what the drafters before it are unsure of gives way to what memory holds; tau=0 threshold "
@@ -309,4 +313,5 @@ const dg_drafter_ops dg_graft = {
     .rewind = rewind_drafter,
     .close = close_drafter,
     .wants = wants,
+    .save = save,
 };

@@ -76,7 +76,7 @@ typedef struct cli_options {
     const char *calibration, *rule;
     /* output */
     bool json, color, compare, verbose, display_prompt, no_display_prompt;
-    const char *trace;
+    const char *trace, *save_memory;
     /* show */
     const char *argument; /* what stands without an option */
     int64_t round;        /* 0: not given */

@@ -123,6 +123,8 @@ static const option table[] = {
      "decode plainly as well, and tell speed and whether the text is identical"},
     {"--trace", "FILE", CLI_RUN, TEXT, AT(trace), 0, 0,
      "write every round to FILE (tree, scores, who drafted what, what was accepted) for 'dgraft show'"},
+    {"--save-memory", "FILE", CLI_RUN, TEXT, AT(save_memory), 0, 0,
+     "write the successors that drafters learned, to begin with as in --draft fused:FILE"},
     {"--round", "N", CLI_SHOW, WHOLE, AT(round), 1, 1e9, "the round to draw (default: the one that accepted most)"},
     {"--color, --colour", NULL, CLI_SHOW, FLAG, AT(color), 0, 0, "colours although this is no terminal"},
     {"--color, --colour", NULL, CLI_RUN, FLAG, AT(color), 0, 0,

@@ -101,6 +101,7 @@ static dg_status generate(const job *j, const dg_session_options *so,
     dg_status st = dg_session_create(j->model, so, &s);
     if (trace) *trace = (cli_trace){trace->file, trace->path, j->model, s, 0, sink, ud};
     if (st == DG_OK) st = cli_generate(s, &j->ids, j->o->predict, trace ? cli_trace_piece : sink, trace ? trace : ud, out);
+    if (st == DG_OK && so->n_draft && j->o->save_memory) st = dg_session_save_memory(s, j->o->save_memory);
     dg_session_free(s);
     return st;
 }

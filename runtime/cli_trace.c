@@ -91,7 +91,7 @@ typedef struct picture {
     int n;
     int parent[MAX_NODES], source[MAX_NODES], token[MAX_NODES];
     double score[MAX_NODES]; /* NaN: none */
-    const char *text[MAX_NODES];
+    const json_t *text[MAX_NODES]; /* string or null */
     bool accepted[MAX_NODES];
     int n_path;
 } picture;
@@ -117,7 +117,7 @@ static const char *read_picture(const json_t *round, picture *p) {
         if (!read_int(json_array_get(parent, i), i ? 0 : -1, (json_int_t)i - 1, &p->parent[i]))
             return "a parent does not stand before its node";
         if (!read_int(json_array_get(source, i), 0, 255, &p->source[i])) return "a source is out of range";
-        p->text[i] = json_string_value(json_array_get(text, i));
+        p->text[i] = json_array_get(text, i);
         p->score[i] = json_is_number(json_array_get(score, i)) ? json_number_value(json_array_get(score, i)) : NAN;
     }
     p->n_path = (int)json_array_size(path);
@@ -145,9 +145,9 @@ static const char *source_name(const pen *d, int source) {
     return name ? name : "target";
 }
 
-static void print_token(const char *text, int id) {
-    if (text)
-        cli_print_quoted(text, strlen(text));
+static void print_token(const json_t *text, int id) {
+    if (json_is_string(text))
+        cli_print_quoted(json_string_value(text), json_string_length(text));
     else
         printf("token %d", id);
 }
@@ -199,7 +199,7 @@ static void draw(const json_t *round, const picture *p, const json_t *names, jso
     if (json_is_integer(json_object_get(round, "cut")))
         printf(", cut at %lld", (long long)json_integer_value(json_object_get(round, "cut")));
     printf("; then ");
-    print_token(json_string_value(json_object_get(round, "next_text")), (int)json_integer_value(json_object_get(round, "next")));
+    print_token(json_object_get(round, "next_text"), (int)json_integer_value(json_object_get(round, "next")));
     putchar('\n');
     draw_node(&d, 0);
     draw_below(&d, 0, 0);
@@ -215,7 +215,7 @@ static int read_trace(const char *path, json_t **head, json_t *rounds) {
     const char *wrong = NULL;
     for (char *at = text.data; !wrong && at && *at;) {
         const size_t len = strcspn(at, "\n");
-        json_t *line = json_loadb(at, len, 0, NULL);
+        json_t *line = json_loadb(at, len, JSON_ALLOW_NUL, NULL);
         static picture p;
         number++;
         if (number == 1) {

@@ -209,6 +209,10 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
 /* Forgets every token from position pos on (1 <= pos <= length). */
 dg_status dg_session_rewind(dg_session *s, size_t pos);
 
+/* Writes what the first of its drafters that has such a memory learned beyond the text (the successor matrix), to be given
+ * as that drafter's path later. ARGUMENT if none has. */
+dg_status dg_session_save_memory(const dg_session *s, const char *path);
+
 /* Tokens that the session can hold, prompt included. */
 int32_t dg_session_context(const dg_session *s);
 

@@ -92,6 +92,8 @@ typedef struct dg_drafter_ops {
     /* Its row at a position depends on the token after it (EAGLE-3): when the text is cut or goes on differently, the
      * session lets it observe the last row it keeps once more. */
     bool reads_next;
+    /* Writes what it remembers beyond the text, for the path of a later open. NULL: nothing. */
+    dg_status (*save)(const dg_drafter *d, const char *path);
     /* What of the target's choices observe is to be given; fixed after open. NULL: nothing. */
     void (*wants)(const dg_drafter *d, dg_wants *w);
 } dg_drafter_ops;

@@ -172,7 +172,7 @@ static dg_status prepare(dg_model *model, const dg_session_options *o, dg_sessio
     DG_CHECK(s, DG_ERR_MEMORY, "no memory for the session");
     s->model = model;
     dg_status st = apply_options(s, o);
-    if (st == DG_OK) st = dg_calibration_load(model, o->calibration, network_weights(o), &s->calibration);
+    if (st == DG_OK && o->n_draft) st = dg_calibration_load(model, o->calibration, network_weights(o), &s->calibration);
     for (size_t i = 0; i < o->n_draft && st == DG_OK; i++) st = open_drafter(s, &o->draft[i]);
     if (st != DG_OK) {
         dg_session_free(s);
@@ -334,6 +334,15 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
     }
     if (why) *why = s->stopped;
     return DG_OK;
+}
+
+dg_status dg_session_save_memory(const dg_session *s, const char *path) {
+    DG_TRY(dg_session_alive(s));
+    for (int32_t i = 0; i < s->n_slot; i++) {
+        const dg_drafter *d = s->slot[i].drafter;
+        if (d->ops->save) return d->ops->save(d, path);
+    }
+    DG_FAIL(DG_ERR_ARGUMENT, "%s: no drafter of this session has a memory to save; fused, graft, fill and recycling do", path);
 }
 
 int32_t dg_session_context(const dg_session *s) { return s->context; }

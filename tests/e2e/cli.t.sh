@@ -124,6 +124,7 @@ test_run() {
     sed 's/"path":\[0,2\]/"path":[0,2,1]/' "$trace" >"$tmp/wrong"
     check show_bad_path 1 'no path of the tree' "$toy" show "$tmp/wrong"
     check trace_unwritable 1 'trace .*/no/such' $run --draft toy --trace /no/such/file
+    check save_memory_fails 1 'the toy remembers nothing' $run --draft toy --save-memory "$tmp/memory"
     check calibrate 0 '^8 rounds in [0-9]+ s; written to beside$' "$toy" calibrate -m "$model" --draft toy
     check calibrate_threshold 0 '^stop after pass 0 below 0\.250' "$toy" calibrate -m "$model" --draft toy --rule A
     check calibrate_out 0 'written to there' "$toy" calibrate -m "$model" --draft toy -o there
@@ -322,7 +323,7 @@ test_other() {
 
 # Every option of every --help is in the man page.
 test_manual() {
-    for command in run chat tokens info verify modes convert answers; do
+    for command in run chat tokens info verify modes convert answers show calibrate; do
         "$toy" "$command" --help >"$tmp/help" || fail "help_$command" "status"
         missing=$(sed -n '/^Options:/,/^Examples:/s/^  \(-[^A-Z[]*\).*/\1/p' "$tmp/help" | tr -d ',' | tr ' ' '\n' |
             grep '^-' | while read -r option; do
@@ -330,6 +331,57 @@ test_manual() {
         done)
         same "manual_$command" '' "$missing"
     done
+}
+
+# What drafters learned goes to a file and back; a bad file is refused by name, before anything is generated.
+test_real_memory() {
+    dgraft=$BUILD/dgraft target=$GOLDEN/dflash/target-qwen3 m=$tmp/m
+    have_golden real_memory || return
+    run="$dgraft run -m $target -n 24 --ignore-eos"
+    check memory_save 0 'tok/s' $run -p 'the river runs' --draft recycling --save-memory "$m"
+    check memory_load 0 'text identical: yes' $run -p 'the river' --draft "fused:$m" --compare
+    check memory_other_drafter 0 'text identical: yes' $run -p 'the river' --draft "fill:$m" --compare
+    check memory_none 2 'no drafter of this session has a memory' $run -p x --draft ngram --save-memory "$m.x"
+    check memory_off 2 'm=0 switches it off' $run -p x --draft fused,m=0 --save-memory "$m.x"
+    check memory_unwritable 1 'no/such' $run -p x --draft fused --save-memory /no/such/file
+    head -c 1000 "$m" >"$m.cut"
+    check memory_truncated 1 "$m.cut" $run -p x --draft "fused:$m.cut"
+    python3 - "$m" <<'PY'
+import sys
+b = bytearray(open(sys.argv[1], 'rb').read())
+for name, at, value in (('newer', 8, 2), ('vocab', 12, 99), ('sum', len(b) - 3, 0x7f)):
+    c = bytearray(b)
+    c[at] = value
+    open(f'{sys.argv[1]}.{name}', 'wb').write(c)
+PY
+    check memory_newer 1 'version' $run -p x --draft "fused:$m.newer"
+    check memory_other_vocabulary 1 'vocabulary' $run -p x --draft "graft:$m.vocab"
+    check memory_damaged 1 "$m.sum" $run -p x --draft "recycling:$m.sum"
+    check memory_no_text 1 "$m.bytes" sh -c "printf 'a\\351\\000b' >'$m.bytes'; $run -p x --draft 'fused:$m.bytes'"
+}
+
+# A trace of real rounds, and a calibration that the next run begins with.
+test_real_calibration() {
+    dgraft=$BUILD/dgraft target=$GOLDEN/eagle3/target-llama head=$GOLDEN/eagle3/head-llama c=$tmp/c.json
+    [ -f "$head/config.json" ] || { have_golden real_calibration; return; }
+    mode="--mode graft-eagle3 --drafter $head"
+    check real_trace 0 '' "$dgraft" run -m "$target" -p 'the river runs' -n 40 --ignore-eos $mode --trace "$tmp/rounds"
+    check real_show 0 '^round .*eagle3 [0-9]+ of' "$dgraft" show "$tmp/rounds"
+    check real_show_accepted 0 '●' "$dgraft" show "$tmp/rounds" --round 1
+    printf '%s\n' '{"prompt": "the river runs to the sea"}' '{"prompt": "a bird in the hand"}' >"$tmp/warm"
+    calibrate="$dgraft calibrate -m $target $mode --prompts $tmp/warm -n 40 -o $c"
+    check real_calibrate 0 '^stop after pass 5 below' $calibrate
+    check real_calibrate_loss 0 '^stop after pass 0 below' $calibrate --rule A
+    check real_calibrated 0 'text identical: yes' "$dgraft" run -m "$target" -p 'the river' -n 24 --ignore-eos $mode \
+        --calibration "$c" --compare
+    check real_calibration_taken 0 'calibration of [0-9]+ rounds' "$dgraft" run -m "$target" -p 'the river' -n 4 $mode \
+        --calibration "$c" -v
+    sed 's/"machine": "/&another /' "$c" >"$c.other"
+    check calibration_of_another_machine 2 'calibrated for another machine' "$dgraft" run -m "$target" -p x -n 4 $mode \
+        --calibration "$c.other"
+    head -c 300 "$c" >"$c.cut"
+    check calibration_truncated 1 "$c.cut" "$dgraft" run -m "$target" -p x -n 4 $mode --calibration "$c.cut"
+    check calibration_missing 1 'no/such' "$dgraft" run -m "$target" -p x -n 4 $mode --calibration no/such
 }
 
 test_real() {
@@ -370,4 +422,6 @@ test_terminal
 test_other
 test_manual
 test_real
+test_real_memory
+test_real_calibration
 exit $failures

@@ -260,6 +260,11 @@ void dg_session_reset_stats(dg_session *s) {
     s->stats = (dg_stats){0};
 }
 
+dg_status dg_session_save_memory(const dg_session *s, const char *path) {
+    (void)s;
+    return fail(DG_ERR_IO, "%s: the toy remembers nothing", path);
+}
+
 dg_status dg_calibrate(dg_model *model, const dg_calibrate_options *o, dg_calibrated *report) {
     (void)model;
     if (o->draft[0].params && strstr(o->draft[0].params, "fail=")) return fail(DG_ERR_IO, "the toy failed");
