@@ -3,10 +3,10 @@
 
 #include "runtime/drafter.h"
 
-extern const dg_drafter_ops dg_dflash, dg_eagle3, dg_fill, dg_fused, dg_graft, dg_ngram, dg_pld, dg_recycling;
+extern const dg_drafter_ops dg_dflash, dg_eagle3, dg_fill, dg_fused, dg_graft, dg_lm, dg_ngram, dg_pld, dg_recycling;
 
 static const dg_drafter_ops *const drafter[] = {&dg_dflash, &dg_eagle3, &dg_fill, &dg_fused,
-                                                &dg_graft,  &dg_ngram,  &dg_pld,  &dg_recycling};
+                                                &dg_graft,  &dg_lm,     &dg_ngram,  &dg_pld,  &dg_recycling};
 
 static const dg_mode mode[] = {
     {"plain", "", "the target alone", 0},
@@ -14,12 +14,20 @@ static const dg_mode mode[] = {
     {"ngram", "ngram", "longest suffix match in the running text", 0},
     {"suffix", "ngram,alternatives=1", "the same as a single chain", 0},
     {"recycling", "recycling", "Token Recycling: successors of successors, 80 nodes", 80},
+    {"lm", "lm:{lm}", "a small causal model drafts a chain of 7", 7},
+    {"csd", "lm:{lm},cascade=1,tokens=5", "Cascade Speculative Drafting: n-grams draft for the small model, and behind it", 15},
     {"dflash", "dflash:{dflash}", "DFlash block as one chain (the original)", 15},
     {"ddtree", "dflash:{dflash},tree=1", "DFlash marginals as a best-first tree (DDTree)", 15},
     {"ddtree60", "dflash:{dflash},tree=1", "the same with 60 nodes", 60},
+    {"caddtree", "dflash:{dflash},tree=1", "DDTree that grows while expected tokens a second do (CaDDTree)", 0},
     {"eagle3", "eagle3:{eagle3}", "EAGLE-3 dynamic tree, depth 8, top-k 10, 60 nodes", 60},
     {"eagle3-chain", "eagle3:{eagle3},topk=1", "EAGLE-3 as a chain of 7", 7},
     {"prune-only", "eagle3:{eagle3},gated=1", "the same, stopped by gates on the best path's probability", 60},
+    {"echo", "eagle3:{eagle3},gated=1,wide=1,keep0=255,keep1=255,keep5=255",
+     "ECHO-style: where a gate stops drafting, the tree gets wider", 60},
+    {"ddd", "eagle3:{eagle3},depth=11,mass=0.3", "DDD-style: drafts on while the beam holds enough probability", 60},
+    {"svip", "eagle3:{eagle3},topk=1,depth=39,svip=0.3", "SVIP-style: a chain that ends where the drafter is unsure", 40},
+    {"eagle3-ngram", "ngram,min=5,alternatives=1 eagle3:{eagle3}", "EAGLE-3, but a suffix match of 5 or more takes its place", 60},
     {"graft-eagle3", "eagle3:{eagle3},gated=1 fill", "Graft: the rows that the gates left empty are filled from memory", 60},
     {"graft-tail", "dflash:{dflash} graft,gated=1", "Graft-TAIL: the chain's unsure tail gives way to memory", 15},
     {"graft-tail-tree", "dflash:{dflash},width=8 graft,tree=1", "the same with a small tree at the cut", 15},
