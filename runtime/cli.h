@@ -83,6 +83,7 @@ typedef struct cli_options {
     /* convert */
     const char *out, *type, *tokenizer;
     bool force;
+    int64_t layers; /* 0: not given */
     /* answers; `out` too */
     int64_t sequences; /* 0: not given */
     bool stop_loops;

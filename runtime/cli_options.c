@@ -45,6 +45,8 @@ static const option table[] = {
     {"--type", "TYPE", CLI_CONVERT, TEXT, AT(type), 0, 0, "weight type: f32, bf16, f16 or q8_0"},
     {"--tokenizer", "PATH", CLI_CONVERT, TEXT, AT(tokenizer), 0, 0,
      "model whose tokenizer goes into a GGUF file (for a drafter: its target)"},
+    {"--layers", "N", CLI_CONVERT, WHOLE, AT(layers), 1, 1024,
+     "keep the first N layers alone, a small model to draft with (drafter lm)"},
     {"--force", NULL, CLI_CONVERT, FLAG, AT(force), 0, 0, "replace OUT if it is a file that exists"},
 
     {"-p, --prompt", "TEXT", PROMPT, TEXT, AT(prompt), 0, 0, "the prompt"},

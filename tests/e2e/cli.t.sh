@@ -311,6 +311,8 @@ test_other() {
     same info_json_context 77 "$(json memory context)"
     check convert 0 'wrote' "$toy" convert -m "$model" -o "$tmp/converted" --type q8_0
     same convert_written 'type 14 tokenizer none' "$(cat "$tmp/converted")"
+    check convert_layers 0 'wrote' "$toy" convert -m "$model" -o "$tmp/short" --type q8_0 --layers 8
+    same convert_layers_kept 'type 14 tokenizer none layers 8' "$(cat "$tmp/short")"
     check convert_exists 2 'exists; --force' "$toy" convert -m "$model" -o "$tmp/converted" --type q8_0
     check convert_force 0 'wrote' "$toy" convert -m "$model" -o "$tmp/converted" --type bf16 --force \
         --tokenizer "$tmp/t"

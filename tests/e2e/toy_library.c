@@ -309,12 +309,14 @@ const dg_mode *dg_mode_get(size_t i) {
     return i < 2 ? &mode[i] : NULL;
 }
 
-dg_status dg_convert_with(const char *in, const char *tokenizer, const char *out, dg_dtype type,
+dg_status dg_convert_first(const char *in, int32_t layers, const char *tokenizer, const char *out, dg_dtype type,
                           void (*progress)(void *ud, size_t done, size_t total), void *ud) {
     if (access(in, R_OK) != 0) return fail(DG_ERR_IO, "%s: cannot be read", in);
     FILE *f = fopen(out, "wb");
     if (!f) return fail(DG_ERR_IO, "%s: cannot be written", out);
     if (progress) progress(ud, 1, 1);
-    fprintf(f, "type %d tokenizer %s\n", (int)type, tokenizer ? tokenizer : "none");
+    fprintf(f, "type %d tokenizer %s", (int)type, tokenizer ? tokenizer : "none");
+    if (layers) fprintf(f, " layers %d", (int)layers);
+    fputc('\n', f);
     return fclose(f) == 0 ? DG_OK : fail(DG_ERR_IO, "%s: cannot be written", out);
 }
