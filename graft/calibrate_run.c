@@ -11,6 +11,7 @@
 
 #include "graft/fill.h"
 #include "graft/graft.h"
+#include "graft/succ.h"
 #include "runtime/session.h"
 
 enum {
@@ -27,6 +28,7 @@ static const float tail_value[DG_TAIL_VALUES] = {0.4f, 0, 0.1f, 0.2f, 0.3f, 0.5f
 typedef struct trial {
     int32_t at; /* tokens of the text before the round */
     float confidence[DG_GATES];
+    int32_t successor[DG_SUCC_WIDTH]; /* of the root in M */
     dg_tree tree[TREES];
 } trial;
 
@@ -47,6 +49,7 @@ typedef struct job {
     double propose_seconds[DG_MAX_DRAFTERS];
     double first_seconds, pass_seconds, fill_seconds; /* sums */
     int32_t n_propose, n_pass;
+    int32_t n_root, hit[DG_SUCC_WIDTH]; /* roots that M knew, and which entry followed */
     double verify_seconds, rest_seconds; /* of all rounds */
     uint64_t n_step;
 } job;
@@ -83,7 +86,7 @@ static dg_status open_job(job *j) {
     DG_CHECK(j->o->n_prompt > 0 && longest > 0, DG_ERR_ARGUMENT, "calibration: expected prompts, found none");
     DG_TRY(take_drafts(j));
     const int32_t limit = j->model->net.config.max_position, need = (int32_t)longest + j->tokens;
-    DG_CHECK(need <= limit, DG_ERR_CONTEXT_FULL, "calibration: a prompt of %zu tokens and %d of answer do not fit the context of %d",
+    DG_CHECK(limit >= 2 && need <= limit, DG_ERR_CONTEXT_FULL, "calibration: a prompt of %zu tokens and %d of answer do not fit the context of %d",
              longest, j->tokens, limit);
     const int32_t want = need > 2048 + 64 ? need : 2048 + 64;
     const dg_session_options so = {.context = want < limit ? want : limit, .budget = j->budget, .draft = j->draft,
@@ -174,6 +177,7 @@ static dg_status before_round(job *j) {
     dg_tree_reset(&t, s->token[s->n_token - 1]);
     s->offer.lattice.n_depth = s->offer.scored.n = 0;
     r->at = s->n_token;
+    if (j->filler >= 0) dg_fill_successors(drafter_at(j, j->filler), t.token[0], r->successor);
     for (int32_t i = 0; i < s->n_slot; i++) DG_TRY(timed_propose(j, i, &t, j->budget, &j->propose_seconds[i]));
     j->n_propose++;
     if (j->gated >= 0) DG_TRY(try_gates(j, r));
@@ -219,11 +223,20 @@ static dg_status grow(job *j) {
     return DG_OK;
 }
 
+/* What M held for the root, beside what followed. */
+static void count_ranks(job *j, const trial *r) {
+    const int32_t next = j->s->token[r->at];
+    if (j->filler < 0 || r->successor[0] < 0) return;
+    j->n_root++;
+    for (int32_t i = 0; i < DG_SUCC_WIDTH; i++) j->hit[i] += r->successor[i] == next;
+}
+
 /* The trials of one answer, now that it is known. */
 static dg_status count_trials(job *j, int32_t prompt) {
     const dg_session *s = j->s;
     for (int32_t k = 0; k < j->n_trial && j->trial[k].at + AHEAD < s->n_token; k++) {
         const trial *r = &j->trial[k];
+        count_ranks(j, r);
         int32_t gained[TREES] = {0};
         bool known = true;
         const int32_t n = j->gated >= 0 ? STAGES + CUTS : j->tail >= 0 ? DG_TAIL_VALUES : 0;
@@ -274,9 +287,10 @@ static dg_status measure_rows(job *j) {
     for (int32_t k = 0; k < DG_CAL_CONTEXTS; k++) {
         if (k && context[k] + j->budget + 1 > j->s->context) break;
         const int32_t len = context[k] + j->budget + 1 > j->s->context ? 1 : context[k];
+        const int32_t room = j->s->context - len, most = j->budget + 1 < room ? j->budget + 1 : room;
         c->context[c->n_context++] = len;
         for (int32_t i = 0; i < DG_CAL_ROWS; i++) {
-            const int32_t size = dg_budget_rows(i), rows = size <= j->budget + 1 ? size : j->budget + 1;
+            const int32_t size = dg_budget_rows(i), rows = size <= most ? size : most;
             double best = INFINITY;
             for (int32_t again = 0; again < REPEATS; again++) {
                 double seconds;
@@ -301,12 +315,25 @@ static void name_sources(job *j) {
     }
 }
 
+/* Shares with the built-in prior as 50 roots more, made not to rise. */
+static void learn_ranks(job *j) {
+    enum { PRIOR = 50 };
+    float before = 0.999f;
+    if (!j->n_root) return;
+    j->c->has_ranks = true;
+    for (int32_t i = 0; i < DG_SUCC_WIDTH; i++) {
+        const float p = ((float)j->hit[i] + PRIOR * dg_template_prior[i]) / (float)(j->n_root + PRIOR);
+        before = j->c->rank[i] = p < before ? p : before;
+    }
+}
+
 /* ---- learning --------------------------------------------------------------------------------- */
 
 static dg_status learn(job *j) {
     dg_calibration *c = j->c;
     c->rounds = (int32_t)j->n_step;
     c->rule[0] = j->o->by_loss ? 'A' : 'B';
+    learn_ranks(j);
     tell(j, "thresholds", 0);
     DG_CHECK(j->n_round > 0, DG_ERR_ARGUMENT, "calibration: the answers are too short: expected at least %d tokens", AHEAD + 1);
     if (j->gated >= 0) {

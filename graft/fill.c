@@ -6,13 +6,17 @@
  * cannot fill goes back to the best of what the drafter had scored. */
 #include "graft/fill.h"
 
+#include <math.h>
+
 #include "graft/memory.h"
+#include "runtime/calibration.h"
 
 typedef struct drafter {
     dg_drafter base;
     dg_memory memory; /* M alone */
     dg_template template;
     bool append, skip, fit;
+    float logp[DG_SUCC_WIDTH]; /* of each rank */
 } drafter;
 
 static void close_drafter(dg_drafter *base) {
@@ -44,8 +48,10 @@ static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
         close_drafter(&d->base);
         return st;
     }
+    const float *rank = env->calibration && env->calibration->has_ranks ? env->calibration->rank : dg_template_prior;
+    for (int32_t i = 0; i < DG_SUCC_WIDTH; i++) d->logp[i] = logf(rank[i]);
     if (d->fit)
-        dg_template_fit(dg_template_prior, DG_SUCC_WIDTH, DG_TEMPLATE_LARGE, &d->template);
+        dg_template_fit(rank, DG_SUCC_WIDTH, DG_TEMPLATE_LARGE, &d->template);
     else
         dg_template_read(DG_TEMPLATE_GRAFT, &d->template);
     *out = &d->base;
@@ -88,7 +94,7 @@ static void add_template(const drafter *d, const int32_t *id, dg_tree *t, int32_
         const int32_t parent = node[d->template.parent[u]];
         node[u + 1] = OUT;
         if (parent == OUT || id[u] < 0 || (parent && dg_is_stop(d->memory.succ.model, t->token[parent]))) continue;
-        const float score = t->score[parent] + dg_template_logp(d->template.rank[u]);
+        const float score = t->score[parent] + d->logp[d->template.rank[u]];
         if (d->append)
             node[u + 1] = dg_tree_append(t, parent, id[u], score, source);
         else if (t->n <= budget || dg_tree_child(t, parent, id[u]) >= 0)
@@ -122,6 +128,12 @@ void dg_fill_scored(const dg_candidates *c, int32_t source, dg_tree *t, int32_t 
         const int32_t parent = c->parent[i] < 0 ? 0 : node_of(c, t, c->parent[i]);
         dg_tree_add(t, parent, c->token[i], c->score[i], source);
     }
+}
+
+void dg_fill_successors(dg_drafter *base, int32_t token, int32_t *row) {
+    dg_succ *m = &((drafter *)base)->memory.succ;
+    for (int32_t i = 0; i < DG_SUCC_WIDTH; i++) row[i] = -1; /* tiny vocabularies have fewer */
+    dg_succ_rows(m, &token, 1, row);
 }
 
 void dg_fill_rows(dg_drafter *base, const dg_candidates *c, int32_t source, dg_tree *t, int32_t budget) {

@@ -10,6 +10,9 @@ extern const dg_drafter_ops dg_fill;
  * besides the root or there are no more. */
 void dg_fill_scored(const dg_candidates *c, int32_t source, dg_tree *t, int32_t budget);
 
+/* M's row of a token, DG_SUCC_WIDTH entries, -1 where it has none. */
+void dg_fill_successors(dg_drafter *fill, int32_t token, int32_t *row);
+
 /* Fills the tree of a drafter that was stopped with these candidates (NULL: nothing was drafted) up to the budget. */
 void dg_fill_rows(dg_drafter *fill, const dg_candidates *c, int32_t source, dg_tree *t, int32_t budget);
 

@@ -62,11 +62,7 @@ void dg_template_fit(const float *p, int32_t k, int32_t n, dg_template *out) {
     }
 }
 
-float dg_template_logp(int32_t rank) {
-    return logf(dg_template_prior[rank]);
-}
-
 void dg_template_scores(const dg_template *t, float *score) {
     for (int32_t i = 0; i < t->n; i++)
-        score[i] = (t->parent[i] ? score[t->parent[i] - 1] : 0) + dg_template_logp(t->rank[i]);
+        score[i] = (t->parent[i] ? score[t->parent[i] - 1] : 0) + logf(dg_template_prior[t->rank[i]]);
 }

@@ -40,8 +40,6 @@ void dg_template_fit(const float *p, int32_t k, int32_t n, dg_template *out);
  * SmolLM2-135M-Instruct, M from the prompt and the answer so far. */
 extern const float dg_template_prior[8];
 
-float dg_template_logp(int32_t rank); /* log of the prior */
-
 /* score[i] = log of the product of the prior along the path of node i; score [t->n]. */
 void dg_template_scores(const dg_template *t, float *score);
 

@@ -15,6 +15,7 @@ enum {
     DG_CAL_SOURCES = 8,
     DG_CAL_DEPTHS = 8, /* the last: that and deeper */
     DG_CAL_CONTEXTS = 3,
+    DG_CAL_RANKS = 8,
     DG_CAL_ROWS = 20 /* sizes of dg_budget_rows that are measured: up to 64 */
 };
 
@@ -31,9 +32,10 @@ typedef struct dg_calibration {
     char target[128], drafter[128], machine[192]; /* identities; drafter "": none with a network */
     char rule[2];                                 /* "A" or "B" */
     int32_t rounds;
-    bool has_gates, has_tail;
+    bool has_gates, has_tail, has_ranks;
     dg_threshold gate[DG_CAL_GATES]; /* tree Graft: stop at a checkpoint unless the best path is likelier */
     dg_threshold tail;               /* Graft-TAIL: cut the chain at the first token less sure */
+    float rank[DG_CAL_RANKS];        /* how often each entry of M's row was what followed; not rising, below 1 */
     int32_t n_source;
     dg_calibration_source source[DG_CAL_SOURCES];
     int32_t n_context, context[DG_CAL_CONTEXTS];

@@ -57,6 +57,20 @@ static dg_status read_thresholds(const char *path, const json_t *root, dg_calibr
     return c->has_tail ? read_threshold(path, "tail", tail, &c->tail) : DG_OK;
 }
 
+static dg_status read_ranks(const char *path, const json_t *list, dg_calibration *c) {
+    double rank[DG_CAL_RANKS];
+    DG_CHECK(list, DG_ERR_FORMAT, "%s: \"ranks\" is missing", path);
+    if (json_is_null(list)) return DG_OK;
+    DG_TRY(read_numbers(path, "ranks", list, DG_CAL_RANKS, 1e-9, 0.999, rank));
+    for (int32_t i = 0; i < DG_CAL_RANKS; i++) {
+        DG_CHECK(!i || rank[i] <= rank[i - 1], DG_ERR_FORMAT, "%s: \"ranks\": %g comes after %g: they must not rise", path, rank[i],
+                 rank[i - 1]);
+        c->rank[i] = (float)rank[i];
+    }
+    c->has_ranks = true;
+    return DG_OK;
+}
+
 static dg_status read_source(const char *path, const json_t *o, dg_calibration_source *s) {
     const json_t *promised = json_object_get(o, "promised"), *accepted = json_object_get(o, "accepted");
     DG_TRY(read_text(path, o, "drafter", s->name, sizeof s->name));
@@ -104,6 +118,7 @@ static dg_status read_document(const char *path, const json_t *root, dg_calibrat
     DG_TRY(read_number(path, "rounds", json_object_get(root, "rounds"), 1, 1e9, &rounds));
     c->rounds = (int32_t)rounds;
     DG_TRY(read_thresholds(path, root, c));
+    DG_TRY(read_ranks(path, json_object_get(root, "ranks"), c));
     DG_CHECK(json_is_array(sources) && json_array_size(sources) <= DG_CAL_SOURCES, DG_ERR_FORMAT,
              "%s: \"sources\": expected at most %d", path, DG_CAL_SOURCES);
     c->n_source = (int32_t)json_array_size(sources);
@@ -151,17 +166,19 @@ static json_t *source(const dg_calibration_source *s) {
 
 static json_t *document(const dg_calibration *c) {
     json_t *gates = c->has_gates ? json_array() : json_null(), *sources = json_array();
+    json_t *ranks = c->has_ranks ? json_array() : json_null();
     json_t *rows = json_array(), *contexts = json_array(), *seconds = json_array();
     for (int32_t i = 0; c->has_gates && i < DG_CAL_GATES; i++) json_array_append_new(gates, threshold(c->gate[i]));
+    for (int32_t i = 0; c->has_ranks && i < DG_CAL_RANKS; i++) json_array_append_new(ranks, json_real((double)c->rank[i]));
     for (int32_t i = 0; i < c->n_source; i++) json_array_append_new(sources, source(&c->source[i]));
     for (int32_t i = 0; i < DG_CAL_ROWS; i++) json_array_append_new(rows, json_integer(dg_budget_rows(i)));
     for (int32_t i = 0; i < c->n_context; i++) {
         json_array_append_new(contexts, json_integer(c->context[i]));
         json_array_append_new(seconds, numbers(c->verify[i], DG_CAL_ROWS));
     }
-    return json_pack("{s:i,s:s,s:s,s:s,s:s,s:i,s:o,s:o,s:o,s:o}", "dgraft_calibration", DG_CALIBRATION_VERSION, "target",
+    return json_pack("{s:i,s:s,s:s,s:s,s:s,s:i,s:o,s:o,s:o,s:o,s:o}", "dgraft_calibration", DG_CALIBRATION_VERSION, "target",
                      c->target, "drafter", c->drafter, "machine", c->machine, "rule", c->rule, "rounds", c->rounds, "gates", gates,
-                     "tail", c->has_tail ? threshold(c->tail) : json_null(), "sources", sources, "verify",
+                     "tail", c->has_tail ? threshold(c->tail) : json_null(), "ranks", ranks, "sources", sources, "verify",
                      json_pack("{s:o,s:o,s:o}", "rows", rows, "contexts", contexts, "seconds", seconds));
 }
 

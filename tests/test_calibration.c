@@ -28,6 +28,7 @@ static dg_calibration *made_up(void) {
     static dg_calibration c;
     c = (dg_calibration){.target = "t", .drafter = "d", .machine = "m", .rule = "B", .rounds = 77, .has_gates = true,
                          .gate = {{0.5f, 0.25f, 0.75f}, {-1, -1, 0.5f}, {1, 0, 1}}, .has_tail = true, .tail = {0, -1, 0.3f},
+                         .has_ranks = true, .rank = {0.5f, 0.25f, 0.125f, 0.0625f, 0.0625f, 0.03125f, 0.03125f, 0.015625f},
                          .n_source = 2, .n_context = 2, .context = {64, 512}};
     snprintf(c.source[0].name, sizeof c.source[0].name, "dflash");
     snprintf(c.source[1].name, sizeof c.source[1].name, "ngram");
@@ -90,6 +91,10 @@ static void test_bad_files(void **state) {
         {"\"drafter\": \"ngram\"", "\"drafter\": \"a name that is far too long\"", "at most 15"},
         {"\"rows\": [\n   1,", "\"rows\": [\n   2,", "\"rows\": expected 1, found 2"},
         {"\"tail\"", "\"tall\"", "\"tail\" is missing"},
+        {"\"ranks\"", "\"ranges\"", "\"ranks\" is missing"},
+        {"0.125,\n  0.0625", "0.0625,\n  0.125", "0.125 comes after 0.0625: they must not rise"},
+        {"  0.125,", "  1.5,", "\"ranks\": expected a number"},
+        {"  0.125,\n", "", "\"ranks\": expected 8 numbers, found 7"},
     };
     static dg_calibration got;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -214,6 +219,7 @@ static void test_calibrate(void **state) {
         dg_session *s = NULL;
         check_ok(dg_session_create(m, &so, &s));
         assert_non_null(s->calibration);
+        assert_int_equal(s->calibration->has_ranks, k == 0);
         double promised = 0;
         for (int b = 0; b < DG_BUDGET_BINS; b++) promised += s->calibration->source[0].promised[0][b];
         assert_true(promised > 1);
