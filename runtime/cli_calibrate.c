@@ -94,7 +94,9 @@ static void print_report(const cli_options *o, const dg_calibrated *c, double se
     for (int i = 0; c->has_gates && i < 3; i++)
         printf("stop after pass %d below %.3f (%.3f to %.3f)\n", passes[i], (double)c->gate[i].at, (double)c->gate[i].low,
                (double)c->gate[i].high);
-    if (c->has_tail)
+    if (c->has_tail && c->tail.at == 0)
+        printf("cut the tail where memory promises more (or below %.2f)\n", (double)c->tail.high);
+    else if (c->has_tail)
         printf("cut the tail below %.2f (%.2f to %.2f)\n", (double)c->tail.at, (double)c->tail.low, (double)c->tail.high);
     printf("a pass over 1 row takes %.2f ms, over 64 rows %.2f ms\n", 1e3 * c->row_seconds[0], 1e3 * c->row_seconds[1]);
     printf("%d rounds in %.0f s; written to %s\n", c->rounds, seconds, c->path);
