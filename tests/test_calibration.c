@@ -258,6 +258,41 @@ static void test_calibrate_refuses(void **state) {
     dg_model_close(m);
 }
 
+/* Whichever allocation fails, nothing leaks and nothing is half there. */
+static void test_no_memory(void **state) {
+    (void)state;
+    dg_model *m = open_model(llama);
+    const int64_t live = dg_mem_live();
+    dg_status st = DG_ERR_MEMORY;
+    make_file(m, file, head, NULL);
+    for (uint64_t n = 1; st != DG_OK; n++) {
+        dg_calibration *c = NULL;
+        dg_mem_fail_nth(n, 1);
+        st = dg_calibration_load(m, file, head, &c);
+        dg_mem_fail_nth(0, 0);
+        assert_true(st == DG_OK ? c != NULL : st == DG_ERR_MEMORY && !c);
+        dg_mem_free(c);
+        assert_int_equal(dg_mem_live(), live);
+    }
+    const dg_draft list[2] = {{"eagle3", head, "depth=2,topk=2"}, {"fill", NULL, NULL}};
+    const int32_t ids[3] = {5, 6, 7}, *prompts[1] = {ids};
+    const size_t len[1] = {3};
+    const dg_calibrate_options o = {.draft = list, .n_draft = 2, .budget = 6, .prompt = prompts, .prompt_len = len, .n_prompt = 1,
+                                    .tokens = 20, .out = file};
+    unlink(file);
+    st = DG_ERR_MEMORY;
+    for (uint64_t n = 1; st != DG_OK; n += 3) {
+        assert_int_equal(access(file, F_OK), -1);
+        dg_mem_fail_nth(n, 1);
+        st = dg_calibrate(m, &o, NULL);
+        dg_mem_fail_nth(0, 0);
+        assert_true(st == DG_OK || st == DG_ERR_MEMORY);
+        assert_int_equal(dg_mem_live(), live);
+    }
+    assert_int_equal(access(file, F_OK), 0);
+    dg_model_close(m);
+}
+
 int main(void) {
     const char *tmp = test_tmpdir();
     snprintf(llama, sizeof llama, "%s/llama", tmp);
@@ -271,6 +306,7 @@ int main(void) {
     fixture_model(head, (fixture_kind)3);
     const struct CMUnitTest t[] = {cmocka_unit_test(test_round_trip),         cmocka_unit_test(test_bad_files),
                                    cmocka_unit_test(test_truncated),          cmocka_unit_test(test_beside_the_weights),
-                                   cmocka_unit_test(test_calibrate),          cmocka_unit_test(test_calibrate_refuses)};
+                                   cmocka_unit_test(test_calibrate),          cmocka_unit_test(test_calibrate_refuses),
+                                   cmocka_unit_test(test_no_memory)};
     return cmocka_run_group_tests_name("calibration", t, NULL, NULL);
 }
