@@ -20,7 +20,7 @@ typedef struct prompt {
 } prompt;
 
 typedef struct result { /* of one arm on one prompt */
-    double seconds, ratio;
+    double seconds, cpu, ratio; /* cpu: seconds of this process's threads */
     size_t tokens;
     bool equal;
 } result;
@@ -53,11 +53,13 @@ typedef struct bench {
     char **argv;
 } bench;
 
-static double now(void) {
+static double seconds_of(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+static double now(void) { return seconds_of(CLOCK_MONOTONIC); }
 
 static _Noreturn void die(const char *what) {
     fprintf(stderr, "bench: %s\n", what);
@@ -208,14 +210,14 @@ static void run_arm(bench *b, arm *a, int p, bool count) {
     need(dg_session_sync(a->session, &clear, 1)); /* nothing is reused between prompts */
     need(dg_session_sync(a->session, pr->ids, pr->n));
     dg_session_reset_stats(a->session);
-    const double start = now();
+    const double start = now(), cpu = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
     need(dg_session_generate(a->session, (size_t)b->n_tokens, NULL, NULL, NULL));
     const double seconds = now() - start;
     if (!count) return;
     dg_stats st;
     dg_session_get_stats(a->session, &st);
     add_stats(&a->stats, &st);
-    a->result[p] = (result){.seconds = seconds, .tokens = st.tokens};
+    a->result[p] = (result){.seconds = seconds, .cpu = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - cpu, .tokens = st.tokens};
 }
 
 static bool same_text(const arm *a, const arm *plain) {
@@ -296,12 +298,12 @@ static void print_table(const bench *b) {
 static void write_csv(const bench *b) {
     FILE *f = fopen(b->csv, "w");
     if (!f) die("cannot write the CSV file");
-    fprintf(f, "mode,prompt,category,tokens,seconds,tokens_per_second,ratio_to_plain,identical\n");
+    fprintf(f, "mode,prompt,category,tokens,seconds,tokens_per_second,ratio_to_plain,cpu_ratio_to_plain,identical\n");
     for (int i = 0; i < b->n_arm; i++)
         for (int p = 0; p < b->n_prompt; p++) {
             const result *r = &b->arm[i].result[p];
-            fprintf(f, "%s,%d,%s,%zu,%.6f,%.3f,%.4f,%d\n", b->arm[i].mode->name, p, b->prompt[p].category, r->tokens,
-                    r->seconds, (double)r->tokens / r->seconds, r->ratio, r->equal);
+            fprintf(f, "%s,%d,%s,%zu,%.6f,%.3f,%.4f,%.4f,%d\n", b->arm[i].mode->name, p, b->prompt[p].category, r->tokens,
+                    r->seconds, (double)r->tokens / r->seconds, r->ratio, b->arm[0].result[p].cpu / r->cpu, r->equal);
         }
     if (fclose(f)) die("cannot write the CSV file");
 }

@@ -108,6 +108,21 @@ float dg_beam_best(const dg_beam *b) {
     return best;
 }
 
+float dg_beam_mass(dg_beam *b) {
+    const int32_t n = best_of(b, last_pass(b), b->width, b->order);
+    float sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += expf(b->score[b->order[i]]);
+    return sum;
+}
+
+int32_t dg_beam_best_row(const dg_beam *b) {
+    const int32_t from = last_pass(b);
+    int32_t best = from;
+    for (int32_t c = from + 1; c < b->n; c++)
+        if (b->score[c] > b->score[best]) best = c;
+    return (best - from) / b->width;
+}
+
 bool dg_beam_settled(dg_beam *b, int32_t budget) {
     const int32_t n = best_of(b, 0, budget, b->order);
     const float frontier = dg_beam_best(b);

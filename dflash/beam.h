@@ -37,6 +37,11 @@ const int32_t *dg_beam_expand(dg_beam *b);
 /* Log-probability of the best candidate scored last. */
 float dg_beam_best(const dg_beam *b);
 
+/* The `width` best candidates scored last, as dg_beam_expand would take them: their probabilities together; and the row
+ * of its pass that scored the best of them. */
+float dg_beam_mass(dg_beam *b);
+int32_t dg_beam_best_row(const dg_beam *b);
+
 /* True when no further pass can change which `budget` candidates are best: descendants score no higher than the best
  * of the frontier, and among equals the older wins. */
 bool dg_beam_settled(dg_beam *b, int32_t budget);

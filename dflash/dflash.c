@@ -228,7 +228,7 @@ static dg_status dflash_propose(dg_drafter *base, dg_tree *tree, int32_t budget)
     DG_TRY(dg_backend_check(be));
     for (size_t i = 0; i < cells; i++) d->id[i] = dg_draft_vocab_target(&d->vocab, d->id[i]);
     const dg_lattice lattice = {d->id, d->logp, d->rows - 1, d->width};
-    if (base->env->offer) *base->env->offer = (dg_offer){lattice, base->env->source};
+    if (base->env->offer) base->env->offer->lattice = lattice, base->env->offer->source = base->env->source;
     if (d->tree)
         dg_best_first_fill(d->search, tree, &lattice, budget, d->chain, base->env->source);
     else
@@ -253,5 +253,6 @@ const dg_drafter_ops dg_dflash = {
     .propose = dflash_propose,
     .rewind = dflash_rewind,
     .close = dflash_close,
+    .network = true,
     .memory = dflash_memory,
 };

@@ -13,8 +13,9 @@
 
 #include "dflash/draft_vocab.h"
 #include "dflash/fuse.h"
+#include "dflash/stop.h"
 
-enum { N_GATE = 3 };
+enum { MAX_WIDE = 64 };
 
 typedef struct eagle3 {
     dg_drafter base;
@@ -26,11 +27,10 @@ typedef struct eagle3 {
     bool q8; /* weights of a plain type become Q8_0 */
     size_t packed_bytes;
     int32_t depth, width;
-    bool full; /* every pass, even when the tree cannot change any more */
-    struct {
-        int32_t at, keep; /* after so many passes behind the first: nodes to keep when it closes */
-        float threshold;  /* closes unless the best path's probability is above it; 0: never */
-    } gate[N_GATE];
+    bool full;     /* every pass, even when the tree cannot change any more */
+    dg_stop_rules stop;
+    bool wide;     /* where a gate stops it, more candidates of the rows scored last take the rest of the tree */
+    int32_t n_wide; /* candidates of a row then */
 
     dg_kv kv;
     dg_work work;
@@ -40,7 +40,7 @@ typedef struct eagle3 {
     dg_mat state;  /* device [1 + depth*width, H], see eagle3.h */
     dg_mat logits; /* device [width, Vd] */
     int32_t *id_dev, *id, *row_dev, *row;
-    float *logp_dev, *logp;
+    float *logp_dev, *logp, *entropy_row;
     uint64_t (*bits)[DG_MASK_WORDS]; /* [depth*width] ancestors of each slot among the slots, itself included */
     bool ready;                      /* row 0 of state belongs to the last committed position */
     int32_t scored;                  /* rows of logits */
@@ -84,22 +84,27 @@ static dg_status resolve_taps(eagle3 *d, const char *path, int32_t shift) {
 }
 
 static dg_status read_params(eagle3 *d, const dg_drafter_env *env) {
-    static const int32_t at[N_GATE] = {0, 1, 5}, keep[N_GATE] = {8, 24, 40};
     int32_t shift = 0;
     d->depth = 8, d->width = 10, d->q8 = true;
-    for (int32_t i = 0; i < N_GATE; i++) d->gate[i].at = at[i], d->gate[i].keep = keep[i];
+    dg_stop_defaults(&d->stop);
     const dg_param table[] = {{"depth", DG_PARAM_INT, &d->depth, 0, DG_TREE_MAX - 1},
                               {"topk", DG_PARAM_INT, &d->width, 1, 64},
                               {"full", DG_PARAM_BOOL, &d->full, 0, 1},
                               {"q8", DG_PARAM_BOOL, &d->q8, 0, 1},
                               {"shift", DG_PARAM_INT, &shift, -1, 1},
-                              {"gate0", DG_PARAM_FLOAT, &d->gate[0].threshold, 0, 1},
-                              {"gate1", DG_PARAM_FLOAT, &d->gate[1].threshold, 0, 1},
-                              {"gate5", DG_PARAM_FLOAT, &d->gate[2].threshold, 0, 1},
-                              {"keep0", DG_PARAM_INT, &d->gate[0].keep, 0, DG_TREE_MAX - 1},
-                              {"keep1", DG_PARAM_INT, &d->gate[1].keep, 0, DG_TREE_MAX - 1},
-                              {"keep5", DG_PARAM_INT, &d->gate[2].keep, 0, DG_TREE_MAX - 1}};
+                              {"gated", DG_PARAM_BOOL, &d->stop.gated, 0, 1},
+                              {"gate0", DG_PARAM_FLOAT, &d->stop.gate[0].threshold, 0, 1},
+                              {"gate1", DG_PARAM_FLOAT, &d->stop.gate[1].threshold, 0, 1},
+                              {"gate5", DG_PARAM_FLOAT, &d->stop.gate[2].threshold, 0, 1},
+                              {"keep0", DG_PARAM_INT, &d->stop.gate[0].keep, 0, DG_TREE_MAX - 1},
+                              {"keep1", DG_PARAM_INT, &d->stop.gate[1].keep, 0, DG_TREE_MAX - 1},
+                              {"keep5", DG_PARAM_INT, &d->stop.gate[2].keep, 0, DG_TREE_MAX - 1},
+                              {"mass", DG_PARAM_FLOAT, &d->stop.mass, 0, 1},
+                              {"svip", DG_PARAM_FLOAT, &d->stop.svip, 0, 10},
+                              {"wide", DG_PARAM_BOOL, &d->wide, 0, 1}};
     DG_TRY(dg_params_parse("eagle3", env->params, table, sizeof table / sizeof *table));
+    dg_stop_settle(&d->stop, env->calibration);
+    d->n_wide = d->vocab.head->rows < MAX_WIDE ? d->vocab.head->rows : MAX_WIDE;
     DG_CHECK(d->depth * d->width <= DG_TREE_MAX, DG_ERR_ARGUMENT,
              "drafter eagle3: depth %d times topk %d: expected at most %d rows", d->depth, d->width, DG_TREE_MAX);
     DG_CHECK(d->width <= d->vocab.head->rows, DG_ERR_ARGUMENT,
@@ -144,7 +149,7 @@ static void eagle3_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     d->packed_bytes = dev->used - before;
     const int32_t slots = d->depth * d->width, max_rows = base->env->max_rows;
     const int32_t rows = max_rows > d->width ? max_rows : d->width;
-    const size_t cells = (size_t)d->width * (size_t)d->width;
+    const size_t cells = (size_t)d->width * (size_t)(d->wide && d->n_wide > d->width ? d->n_wide : d->width);
     dg_kv_layout(&d->kv, 1, base->env->context + slots, slots ? slots : 1, c->n_kv_head, c->head_dim,
                  base->env->kv_dtype, host, dev);
     dg_batch_layout(&d->batch, rows, host, dev);
@@ -160,6 +165,7 @@ static void eagle3_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     d->id = dg_arena_take(host, cells, sizeof *d->id);
     d->logp = dg_arena_take(host, cells, sizeof *d->logp);
     d->row = dg_arena_take(host, (size_t)d->width, sizeof *d->row);
+    if (d->stop.svip > 0) d->entropy_row = dg_arena_take(host, (size_t)d->vocab.head->rows, sizeof *d->entropy_row);
     d->bits = dg_arena_take(host, (size_t)slots, sizeof *d->bits);
 }
 
@@ -305,13 +311,61 @@ static dg_status expand(eagle3 *d) {
     return score_rows(d, 1 + first, d->width);
 }
 
-/* Nodes to keep if drafting has to stop at this checkpoint, -1 if it may go on (arXiv 2605.20104). */
-static int32_t check_gate(const eagle3 *d) {
-    for (int32_t i = 0; i < N_GATE; i++)
-        if (d->gate[i].at == d->beam.passes - 1 && d->gate[i].threshold > 0 &&
-            !(expf(dg_beam_best(&d->beam)) > d->gate[i].threshold))
-            return d->gate[i].keep;
-    return -1;
+/* See dg_stop_keep. */
+static dg_status check_stop(eagle3 *d, int32_t budget, int32_t *keep) {
+    if (d->stop.svip > 0) {
+        dg_backend *be = d->target->be;
+        const int32_t row = dg_beam_best_row(&d->beam);
+        be->ops->download(be, d->entropy_row, dg_mat_row(&d->logits, row), (size_t)d->logits.cols * sizeof *d->entropy_row);
+        DG_TRY(dg_backend_check(be));
+    }
+    *keep = dg_stop_keep(&d->stop, &d->beam, budget, d->entropy_row, d->logits.cols);
+    return DG_OK;
+}
+
+/* ECHO's use of rows that stopping left empty (arXiv 2604.09603): wider where drafting stopped. Candidates of the rows
+ * scored last beyond the `width` that the beam holds, best paths first. */
+static dg_status widen(eagle3 *d, dg_tree *tree, int32_t budget) {
+    dg_backend *be = d->target->be;
+    const dg_beam *b = &d->beam;
+    const int32_t first = (b->passes - 2) * d->width, wide = d->n_wide;
+    const size_t cells = (size_t)d->scored * (size_t)wide;
+    int32_t node[64], next[64];
+    if (wide <= d->width || tree->n > budget) return DG_OK;
+    be->ops->top_k(be, d->id_dev, d->logp_dev, dg_mat_rows(d->logits, 0, d->scored), wide);
+    be->ops->download(be, d->id, d->id_dev, cells * sizeof *d->id);
+    be->ops->download(be, d->logp, d->logp_dev, cells * sizeof *d->logp);
+    DG_TRY(dg_backend_check(be));
+    for (int32_t r = 0; r < d->scored; r++) /* a row's own node, -1: it is not in the tree */
+        node[r] = b->passes == 1 ? 0 : b->node[b->slot[first + r]], next[r] = d->width;
+    while (tree->n <= budget) {
+        int32_t best = -1;
+        float score = -INFINITY;
+        for (int32_t r = 0; r < d->scored; r++) {
+            if (node[r] < 0 || next[r] == wide) continue;
+            const float s = tree->score[node[r]] + d->logp[r * wide + next[r]];
+            if (s > score) best = r, score = s;
+        }
+        if (best < 0) return DG_OK;
+        const int32_t id = dg_draft_vocab_target(&d->vocab, d->id[best * wide + next[best]++]);
+        dg_tree_add(tree, node[best], id, score, d->base.env->source);
+    }
+    return DG_OK;
+}
+
+static void eagle3_candidates(const dg_drafter *base, dg_candidates *out) {
+    const eagle3 *d = (const eagle3 *)base;
+    const dg_beam *b = &d->beam;
+    *out = (dg_candidates){.n = b->n, .token = b->token, .parent = b->parent, .score = b->score, .width = b->width,
+                           .passes = b->passes, .stopped = d->stopped};
+}
+
+/* For who fills the tree. */
+static void offer_candidates(const eagle3 *d) {
+    dg_offer *o = d->base.env->offer;
+    if (!o) return;
+    eagle3_candidates(&d->base, &o->scored);
+    o->scored_source = d->base.env->source;
 }
 
 static dg_status eagle3_propose(dg_drafter *base, dg_tree *tree, int32_t budget) {
@@ -322,10 +376,11 @@ static dg_status eagle3_propose(dg_drafter *base, dg_tree *tree, int32_t budget)
     int32_t keep = budget;
     DG_TRY(score_rows(d, 0, 1));
     for (;;) {
-        const int32_t cut = check_gate(d);
+        int32_t cut;
+        DG_TRY(check_stop(d, budget, &cut));
         if (cut >= 0) {
             keep = cut;
-            d->stopped = d->beam.passes - 1;
+            d->stopped = d->base.cut = d->beam.passes - 1;
             break;
         }
         if (d->beam.passes > d->depth || (!d->full && dg_beam_settled(&d->beam, budget))) break;
@@ -333,20 +388,14 @@ static dg_status eagle3_propose(dg_drafter *base, dg_tree *tree, int32_t budget)
     }
     dg_kv_truncate(&d->kv, d->kv.len);
     dg_beam_fill(&d->beam, tree, budget, keep, base->env->source);
-    return DG_OK;
+    offer_candidates(d);
+    return d->wide && d->stopped >= 0 ? widen(d, tree, budget) : DG_OK;
 }
 
 static void eagle3_rewind(dg_drafter *base, int32_t len) {
     eagle3 *d = (eagle3 *)base;
     dg_kv_truncate(&d->kv, len);
     d->ready = false; /* until the row before is observed again */
-}
-
-static void eagle3_candidates(const dg_drafter *base, dg_candidates *out) {
-    const eagle3 *d = (const eagle3 *)base;
-    const dg_beam *b = &d->beam;
-    *out = (dg_candidates){.n = b->n, .token = b->token, .parent = b->parent, .score = b->score, .width = b->width,
-                           .passes = b->passes, .stopped = d->stopped};
 }
 
 dg_mat dg_eagle3_state(const dg_drafter *d) { return ((const eagle3 *)d)->state; }
@@ -356,11 +405,13 @@ const dg_kv *dg_eagle3_kv(const dg_drafter *d) { return &((const eagle3 *)d)->kv
 
 const dg_drafter_ops dg_eagle3 = {
     .name = "eagle3",
-    .help = "eagle3:PATH[,depth=N][,topk=N][,full=0|1][,shift=-1|0|1][,q8=0|1][,gate0=P,gate1=P,gate5=P][,keep0=N,keep1=N,keep5=N]: "
+    .help = "eagle3:PATH[,depth=N][,topk=N][,full=0|1][,shift=-1|0|1][,q8=0|1][,gated=0|1][,gate0=P,gate1=P,gate5=P]"
+            "[,keep0=N,keep1=N,keep5=N][,wide=0|1][,mass=P][,svip=X]: "
             "EAGLE-3 head; N passes behind the first, N candidates a row (topk=1: a chain); full=1 runs passes that cannot "
-            "change the tree; shift moves the file's feature layers; "
-            "q8=0 keeps 16- and 32-bit weights as they are; a gate stops drafting after 0, 1 or 5 passes unless "
-            "the best path is likelier than P, and keeps N nodes",
+            "change the tree; shift moves the file's feature layers; q8=0 keeps 16- and 32-bit weights as they are; a gate "
+            "stops drafting after 0, 1 or 5 passes unless the best path is likelier than P, and keeps N nodes; gated=1 sets "
+            "those that were not given; wide=1 spends what is left on more candidates where it stopped; mass stops when the "
+            "frontier's paths are together less likely, svip when sqrt(0.15 entropy) is above it",
     .open = eagle3_open,
     .layout = eagle3_layout,
     .taps = eagle3_taps,
@@ -371,4 +422,5 @@ const dg_drafter_ops dg_eagle3 = {
     .memory = eagle3_memory,
     .candidates = eagle3_candidates,
     .reads_next = true,
+    .network = true,
 };

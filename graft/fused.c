@@ -334,6 +334,10 @@ static dg_status observe(dg_drafter *base, const dg_outcome *o) {
     return DG_OK;
 }
 
+static dg_status save(const dg_drafter *base, const char *path) {
+    return dg_memory_save(&((const drafter *)base)->memory, "fused", path);
+}
+
 const dg_drafter_ops dg_fused = {
     .name = "fused",
     .help = "fused[:FILE]: one tree of what the text, M and the drafters before it propose, ranked by probability; "
@@ -347,4 +351,5 @@ const dg_drafter_ops dg_fused = {
     .rewind = rewind_drafter,
     .close = close_drafter,
     .wants = wants,
+    .save = save,
 };

@@ -5,10 +5,13 @@
  * tree there: matches, successors of successors and the drafter's own next choices, best first. The paper
  * gives neither the confidence nor the threshold; both are ours: the softmax of the drafter's token, or the
  * cut that promises most. */
+#include "graft/graft.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "graft/memory.h"
+#include "runtime/calibration.h"
 
 enum { MAX_CANDIDATES = 2 * DG_TREE_MAX };
 
@@ -25,6 +28,7 @@ typedef struct drafter {
     dg_template template;
     float template_score[DG_TREE_MAX];
     float tau;    /* 0: no threshold, but the cut that promises most */
+    bool gated;   /* the usual threshold unless one was given */
     int32_t keep; /* depths that always stay */
     bool tree;
     int32_t min_match;
@@ -33,8 +37,6 @@ typedef struct drafter {
     candidate candidate[MAX_CANDIDATES];
     int32_t n_candidate;
 } drafter;
-
-extern const dg_drafter_ops dg_graft;
 
 static void close_drafter(dg_drafter *base) {
     dg_memory_close(&((drafter *)base)->memory);
@@ -51,14 +53,21 @@ static void set_template(drafter *d) {
     dg_template_scores(&d->template, d->template_score);
 }
 
+/* -1 (never cut) is a threshold that no token is below. */
+static float usual_threshold(const dg_calibration *c) {
+    if (!c || !c->has_tail) return 0.4f;
+    return c->tail.at > 0 ? c->tail.at : 0;
+}
+
 static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
     drafter *d = dg_mem_calloc(1, sizeof *d);
     DG_CHECK(d, DG_ERR_MEMORY, "drafter graft: out of memory (%zu bytes)", sizeof *d);
     d->base = (dg_drafter){.ops = &dg_graft, .env = env};
-    d->min_match = 2;
+    d->min_match = 2, d->tau = -1;
     dg_memory_defaults(&d->memory);
     const dg_param table[] = {
         {"tau", DG_PARAM_FLOAT, &d->tau, 0, 1},
+        {"gated", DG_PARAM_BOOL, &d->gated, 0, 1},
         {"keep", DG_PARAM_INT, &d->keep, 0, DG_TREE_MAX - 1},
         {"tree", DG_PARAM_BOOL, &d->tree, 0, 1},
         {"match", DG_PARAM_INT, &d->min_match, 1, 1 << 20},
@@ -68,6 +77,7 @@ static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
         {"request", DG_PARAM_BOOL, &d->memory.request, 0, 1},
     };
     dg_status st = dg_params_parse("graft", env->params, table, sizeof table / sizeof *table);
+    if (d->tau < 0) d->tau = d->gated ? usual_threshold(env->calibration) : 0;
     if (st == DG_OK) st = dg_memory_open(&d->memory, env);
     if (st != DG_OK) {
         close_drafter(&d->base);
@@ -76,6 +86,10 @@ static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
     set_template(d);
     *out = &d->base;
     return DG_OK;
+}
+
+void dg_graft_set_threshold(dg_drafter *base, float tau) {
+    ((drafter *)base)->tau = tau;
 }
 
 static void layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
@@ -272,6 +286,7 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     else
         cut_best(d, t, budget, drop);
     compact(t, drop);
+    if (t->n < d->before.n) base->cut = t->depth[tip(t)];
     if (t->n <= budget) {
         const int32_t node = tip(t);
         collect(d, t, node, budget - t->n + 1);
@@ -281,10 +296,14 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     return DG_OK;
 }
 
+static dg_status save(const dg_drafter *base, const char *path) {
+    return dg_memory_save(&((const drafter *)base)->memory, "graft", path);
+}
+
 const dg_drafter_ops dg_graft = {
     .name = "graft",
     .help = "graft[:FILE]: what the drafters before it are unsure of gives way to what memory holds; tau=0 threshold "
-            "(0: cut where most is promised), keep=0 depths stay, tree=0|1, match=2 tokens, text=1, m=1, "
+            "(0: cut where most is promised; gated=1: the usual one), keep=0 depths stay, tree=0|1, match=2 tokens, text=1, m=1, "
             "prompt=4096, request=0; FILE: a text or a saved matrix",
     .open = open_drafter,
     .layout = layout,
@@ -294,4 +313,5 @@ const dg_drafter_ops dg_graft = {
     .rewind = rewind_drafter,
     .close = close_drafter,
     .wants = wants,
+    .save = save,
 };

@@ -40,3 +40,8 @@ void dg_memory_rewind(dg_memory *m, int32_t len) {
     if (m->use_m && m->request) dg_succ_clear(&m->succ);
     if (m->use_text) m->text.base.ops->rewind(&m->text.base, len);
 }
+
+dg_status dg_memory_save(const dg_memory *m, const char *who, const char *path) {
+    DG_CHECK(m->use_m, DG_ERR_ARGUMENT, "drafter %s has no successor matrix to save: m=0 switches it off", who);
+    return dg_succ_save(&m->succ, path);
+}

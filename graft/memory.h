@@ -28,6 +28,8 @@ void dg_memory_layout(dg_memory *m, const dg_drafter_env *env, const dg_template
                       const dg_ngram_options *o, dg_arena *host, dg_arena *dev);
 void dg_memory_wants(const dg_memory *m, dg_wants *w);
 void dg_memory_observe(dg_memory *m, const dg_outcome *o);
+/* M to a file that dg_memory_open reads. who: for the message when there is no M. */
+dg_status dg_memory_save(const dg_memory *m, const char *who, const char *path);
 void dg_memory_rewind(dg_memory *m, int32_t len);
 
 #endif

@@ -77,6 +77,10 @@ static void rewind_drafter(dg_drafter *base, int32_t len) {
     (void)base, (void)len;
 }
 
+static dg_status save(const dg_drafter *base, const char *path) {
+    return dg_succ_save(&((const drafter *)base)->succ, path);
+}
+
 const dg_drafter_ops dg_recycling = {
     .name = "recycling",
     .help = "recycling[:FILE]: Token Recycling, 80 successors of successors by a fixed template; FILE: a text or a "
@@ -89,4 +93,5 @@ const dg_drafter_ops dg_recycling = {
     .rewind = rewind_drafter,
     .close = close_drafter,
     .wants = wants,
+    .save = save,
 };

@@ -115,7 +115,7 @@ static double edge(const dg_tree *t, int32_t node) {
 }
 
 /* Ranges of probability, each 2/3 of the one above. */
-static int32_t bin_of(double p) {
+int32_t dg_budget_bin(double p) {
     int32_t i = 0;
     for (double low = 2.0 / 3; i < DG_BUDGET_BINS - 1 && p < low; low *= 2.0 / 3) i++;
     return i;
@@ -124,7 +124,7 @@ static int32_t bin_of(double p) {
 /* What such a probability has meant so far: its own promise, corrected by how the promises of its range were
  * kept. In a trial it is believed halfway: what used to be wrong may be right by now. */
 static double corrected(const dg_budget *b, double p) {
-    const int32_t i = bin_of(p);
+    const int32_t i = dg_budget_bin(p);
     const double kept = (b->accepted[b->use][i] + accept_prior) / (b->promised[b->use][i] + accept_prior);
     p *= b->trial && kept < 1 ? (1 + kept) / 2 : kept;
     return p < 1 ? p : 1;
@@ -137,12 +137,30 @@ static void learn_acceptance(dg_budget *b, const dg_tree *t, const dg_walk *w) {
     for (int32_t i = 1; i < t->n; i++) {
         if (!on_path[t->parent[i]]) continue;
         const double p = edge(t, i);
-        double *promised = &b->promised[b->use][bin_of(p)], *accepted = &b->accepted[b->use][bin_of(p)];
+        double *promised = &b->promised[b->use][dg_budget_bin(p)], *accepted = &b->accepted[b->use][dg_budget_bin(p)];
         *promised += p;
         *accepted += on_path[i];
         /* remembered by number, not by age: where all is accepted a round puts many to the test, else only a
          * few */
         if (*promised > accept_most) *accepted *= accept_most / *promised, *promised = accept_most;
+    }
+}
+
+void dg_budget_start(dg_budget *b, const dg_budget_prior *p) {
+    enum { WORTH = 2 }; /* rounds that what was known counts as */
+    bool known = false;
+    for (int32_t i = 0; i < DG_BUDGET_SIZES; i++) {
+        if (!(p->seconds[i] > 0)) continue;
+        b->seconds[i] = p->seconds[i], b->n_seen[i] = WORTH;
+        known = true;
+    }
+    if (known) fit_curve(b), b->round = N_FIRST;
+    for (int32_t k = 0; k < 2; k++) {
+        if (p->draft[k] > 0) b->draft[k] = p->draft[k], b->n_round[k] = WORTH;
+        for (int32_t i = 0; i < DG_BUDGET_BINS; i++) {
+            const double much = p->promised[k][i] / (accept_most / 2), share = much > 1 ? 1 / much : 1;
+            b->promised[k][i] = p->promised[k][i] * share, b->accepted[k][i] = p->accepted[k][i] * share;
+        }
     }
 }
 

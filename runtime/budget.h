@@ -45,6 +45,19 @@ typedef struct dg_budget {
 /* budget > 0: fixed, 0: auto with at most `most` nodes. network: there are drafters that cost a pass. */
 void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network);
 
+/* What was measured before this session; what is 0 is not known. */
+typedef struct dg_budget_prior {
+    double seconds[DG_BUDGET_SIZES]; /* of a verify pass over dg_budget_rows(i) rows */
+    double draft[2];                 /* of drafting: without, with the networks */
+    double promised[2][DG_BUDGET_BINS], accepted[2][DG_BUDGET_BINS]; /* see dg_budget */
+} dg_budget_prior;
+
+/* After dg_budget_init: begins with what is known. Counts for a few rounds; what the session sees replaces it. */
+void dg_budget_start(dg_budget *b, const dg_budget_prior *p);
+
+/* The range of a probability, 0 for the highest; see dg_budget. */
+int32_t dg_budget_bin(double p);
+
 /* A new text: the networks are tried again soon. */
 void dg_budget_text(dg_budget *b);
 

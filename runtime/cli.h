@@ -34,7 +34,9 @@ enum {
     CLI_VERIFY = 16,
     CLI_MODES = 32,
     CLI_CONVERT = 64,
-    CLI_ANSWERS = 128
+    CLI_ANSWERS = 128,
+    CLI_SHOW = 256,
+    CLI_CALIBRATE = 512
 };
 
 enum { CLI_LIST_MAX = 64 };
@@ -70,11 +72,18 @@ typedef struct cli_options {
     /* drafting */
     cli_list draft, drafter;
     const char *mode, *budget;
+    bool count_root;
+    const char *calibration, *rule;
     /* output */
     bool json, color, compare, verbose, display_prompt, no_display_prompt;
+    const char *trace, *save_memory;
+    /* show */
+    const char *argument; /* what stands without an option */
+    int64_t round;        /* 0: not given */
     /* convert */
     const char *out, *type, *tokenizer;
     bool force;
+    int64_t layers; /* 0: not given */
     /* answers; `out` too */
     int64_t sequences; /* 0: not given */
     bool stop_loops;
@@ -83,6 +92,7 @@ typedef struct cli_options {
 typedef struct cli_command {
     const char *name;
     unsigned bit;
+    const char *argument; /* placeholder of what stands without an option and must be there; NULL: nothing may */
     const char *summary;  /* one line */
     const char *about;    /* paragraphs, newline-separated */
     const char *examples; /* lines */
@@ -226,14 +236,34 @@ double cli_rate(const cli_answer *a);            /* tokens a second, without the
 double cli_acceptance_length(const dg_stats *s); /* tokens a round, bonus included */
 double cli_accepted_share(const dg_stats *s);    /* of the drafted nodes, in percent; 0 if there were none */
 const char *cli_stop_name(dg_stop why);
+const char *cli_color(int32_t source); /* escape sequence; 0: the terminal's own */
 
 /* The closing line on standard error. plain is NULL without --compare; identical is read only with it. */
 void cli_print_summary(const cli_answer *a, const cli_drafts *d, const cli_answer *plain, bool identical);
+/* Who drafted what was accepted, how deep, what it took: the line before it, where there are drafters. */
+void cli_print_drafting(const cli_answer *a, const cli_drafts *d);
 /* Prompt, stages, sources and depths: what --verbose and /stats show, on standard error. */
 void cli_print_stats(const cli_answer *a, const cli_drafts *d);
 json_t *cli_answer_json(const cli_answer *a, const cli_drafts *d);
 json_t *cli_plan_json(const dg_memory_plan *plan);
 void cli_print_plan(FILE *out, const dg_memory_plan *plan, const cli_drafts *d);
+
+/* cli_trace.c --------------------------------------------------------------------------------------- */
+
+/* A file of rounds in the making; zero: none. */
+typedef struct cli_trace {
+    FILE *file;
+    const char *path;
+    const dg_model *model; /* of these two the caller */
+    const dg_session *session;
+    uint64_t index;                            /* of the round written last */
+    bool (*sink)(void *ud, const dg_piece *p); /* who sees the pieces next, may be NULL */
+    void *ud;
+} cli_trace;
+
+int cli_trace_open(cli_trace *t, const cli_options *o, const cli_drafts *d); /* CLI_OK, or CLI_FAILED with a message */
+bool cli_trace_piece(void *ud, const dg_piece *p);                           /* a sink; ud: the cli_trace */
+int cli_trace_close(cli_trace *t);
 
 /* cli_prompts.c ------------------------------------------------------------------------------------- */
 
@@ -256,6 +286,7 @@ void cli_cases_free(cli_cases *c);
 
 /* The commands -------------------------------------------------------------------------------------- */
 
-extern const cli_command cli_run, cli_chat, cli_tokens, cli_info, cli_verify, cli_modes, cli_convert, cli_answers;
+extern const cli_command cli_run, cli_chat, cli_tokens, cli_info, cli_verify, cli_modes, cli_convert, cli_answers,
+    cli_show, cli_calibrate;
 
 #endif

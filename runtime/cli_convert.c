@@ -45,7 +45,7 @@ static int run(const cli_options *o) {
     const int status = check_output(o);
     if (status != CLI_OK) return status;
     const dg_status st =
-        dg_convert_with(o->model, o->tokenizer, o->out, types[i].type, on_progress, (void *)o);
+        dg_convert_first(o->model, (int32_t)o->layers, o->tokenizer, o->out, types[i].type, on_progress, (void *)o);
     cli_progress_clear();
     if (st != DG_OK) return cli_library_error(st, NULL);
     fprintf(stderr, "wrote %s\n", o->out);
@@ -61,6 +61,7 @@ const cli_command cli_convert = {
              "in .gguf is a GGUF file; any other is a Hugging Face directory (f32, bf16 or f16).",
     .examples = "  dgraft convert -m model/ -o model.gguf --type q8_0\n"
                 "  dgraft convert -m drafter/ -o drafter.gguf --type bf16 --tokenizer model/\n"
-                "  dgraft convert -m model.gguf -o model/ --type bf16",
+                "  dgraft convert -m model.gguf -o model/ --type bf16\n"
+                "  dgraft convert -m model.gguf -o first8.gguf --type q8_0 --layers 8",
     .run = run,
 };

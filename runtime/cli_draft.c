@@ -189,6 +189,15 @@ static int read_budget(const cli_options *o, cli_drafts *d) {
     return CLI_OK;
 }
 
+static int count_root(cli_drafts *d) {
+    if (d->budget > 1) {
+        d->budget--;
+        return CLI_OK;
+    }
+    cli_error("--count-root: expected a budget of 2 or more, found %s", d->budget ? "1" : "auto");
+    return CLI_USAGE;
+}
+
 int cli_drafts_read(const cli_options *o, cli_drafts *out) {
     *out = (cli_drafts){0};
     int status = CLI_OK;
@@ -205,6 +214,7 @@ int cli_drafts_read(const cli_options *o, cli_drafts *out) {
         status = o->mode ? read_mode(o, out) : read_drafts(o, out);
     }
     if (status == CLI_OK) status = read_budget(o, out);
+    if (status == CLI_OK && o->count_root) status = count_root(out);
     if (status != CLI_OK) {
         cli_drafts_free(out);
         return status;

@@ -32,11 +32,11 @@ typedef struct option {
 #define DECODE    (CLI_RUN | CLI_CHAT | CLI_VERIFY) /* with drafters */
 #define GENERATE  (DECODE | CLI_ANSWERS)
 #define SESSION   (GENERATE | CLI_INFO)
-#define DRAFTED   (DECODE | CLI_INFO)
-#define MODEL     (SESSION | CLI_TOKENS)
+#define DRAFTED   (DECODE | CLI_INFO | CLI_CALIBRATE)
+#define MODEL     (SESSION | CLI_TOKENS | CLI_CALIBRATE)
 #define PROMPT    (CLI_RUN | CLI_TOKENS | CLI_VERIFY)
 #define CHAT      (PROMPT | CLI_ANSWERS)
-#define ALL       (MODEL | CLI_MODES | CLI_CONVERT)
+#define ALL       (MODEL | CLI_MODES | CLI_CONVERT | CLI_SHOW)
 
 static const option table[] = {
     {"-m, --model", "PATH", MODEL, TEXT, AT(model), 0, 0, "model: a Hugging Face directory or a GGUF file"},
@@ -45,17 +45,25 @@ static const option table[] = {
     {"--type", "TYPE", CLI_CONVERT, TEXT, AT(type), 0, 0, "weight type: f32, bf16, f16 or q8_0"},
     {"--tokenizer", "PATH", CLI_CONVERT, TEXT, AT(tokenizer), 0, 0,
      "model whose tokenizer goes into a GGUF file (for a drafter: its target)"},
+    {"--layers", "N", CLI_CONVERT, WHOLE, AT(layers), 1, 1024,
+     "keep the first N layers alone, a small model to draft with (drafter lm)"},
     {"--force", NULL, CLI_CONVERT, FLAG, AT(force), 0, 0, "replace OUT if it is a file that exists"},
 
     {"-p, --prompt", "TEXT", PROMPT, TEXT, AT(prompt), 0, 0, "the prompt"},
     {"-f, --file", "FILE", CLI_RUN | CLI_TOKENS, TEXT, AT(file), 0, 0,
      "read it from FILE (- is standard input); one newline at its end is dropped"},
+    {"-o, --out", "FILE", CLI_CALIBRATE, TEXT, AT(out), 0, 0,
+     "file to write (default: beside the weights of the drafter)"},
+    {"--rule", "A|B", CLI_CALIBRATE, TEXT, AT(rule), 0, 0,
+     "thresholds by tokens a second (B, the default) or by what stopping loses (A)"},
     {"-o, --out", "FILE", CLI_ANSWERS, TEXT, AT(out), 0, 0, "JSON lines of the answers; appended to"},
     {"--sequences", "N", CLI_ANSWERS, WHOLE, AT(sequences), 1, 1024, "prompts answered side by side (default 64)"},
     {"--stop-loops", NULL, CLI_ANSWERS, FLAG, AT(stop_loops), 0, 0,
      "end an answer where four tokens in a row come for the fifth time"},
     {"--prompts", "FILE", CLI_ANSWERS, TEXT, AT(prompts), 0, 0,
      "JSON lines with prompt (text or token ids), optionally id, temp and source"},
+    {"--prompts", "FILE", CLI_CALIBRATE, TEXT, AT(prompts), 0, 0,
+     "JSON lines with prompt or turns, instead of the bundled ones"},
     {"--prompts", "FILE", CLI_VERIFY, TEXT, AT(prompts), 0, 0,
      "JSON lines with prompt or turns, optionally id and category"},
     {"-e, --escape", NULL, PROMPT, FLAG, AT(escape), 0, 0, "read \\n, \\t, \\\\ in -p as in C"},
@@ -70,6 +78,8 @@ static const option table[] = {
     {"--no-parse-special", NULL, CLI_TOKENS, FLAG, AT(no_special), 0, 0,
      "read special tokens in the text as plain text"},
 
+    {"-n, --predict, --n-predict", "N", CLI_CALIBRATE, WHOLE, AT(predict), 13, 1e6,
+     "tokens of each answer (default 96)"},
     {"-n, --predict, --n-predict", "N", GENERATE, WHOLE, AT(predict), -1, 1e9,
      "most tokens of an answer; -1: until it ends or the context is full"},
     {"-c, --ctx-size", "N", SESSION, WHOLE, AT(context), 0, 1e9,
@@ -101,21 +111,31 @@ static const option table[] = {
     {"--drafter", "[NAME:]PATH", DRAFTED, LIST, AT(drafter), 0, 0, "weights for the {NAME} of a --mode"},
     {"--budget", "auto|N", DRAFTED, TEXT, AT(budget), 0, 0,
      "drafted tokens verified in a round, 1 to 255 (default: the mode's, else auto: what promises the most tokens a second)"},
+    {"--count-root", NULL, DRAFTED, FLAG, AT(count_root), 0, 0,
+     "count the root among the budget, as the authors of EAGLE do: N rows instead of N + 1"},
+    {"--calibration", "FILE|none", DECODE | CLI_INFO, TEXT, AT(calibration), 0, 0,
+     "what 'dgraft calibrate' wrote (default: the file beside the drafter's weights, if there is one)"},
 
     {"-t, --threads", "N", MODEL, WHOLE, AT(threads), 0, 1024, "threads; 0: one per core (default)"},
     {"-b, --batch-size", "N", SESSION, WHOLE, AT(batch), 1, 65536, "rows of one forward pass (default 256)"},
-    {"--compute", "NAME", SESSION, TEXT, AT(compute), 0, 0,
-     "arithmetic: default or f32; int8 is not built in yet"},
+    {"--compute", "NAME", SESSION | CLI_CALIBRATE, TEXT, AT(compute), 0, 0,
+     "activations by quantised weights: default (14 bits), f32, or int8 (fastest, changes texts)"},
     {"--kv", "TYPE", SESSION, TEXT, AT(kv), 0, 0,
      "keys and values kept as f16 (default) or f32 (default with --compute f32)"},
 
     {"--compare", NULL, CLI_RUN, FLAG, AT(compare), 0, 0,
      "decode plainly as well, and tell speed and whether the text is identical"},
+    {"--trace", "FILE", CLI_RUN, TEXT, AT(trace), 0, 0,
+     "write every round to FILE (tree, scores, who drafted what, what was accepted) for 'dgraft show'"},
+    {"--save-memory", "FILE", CLI_RUN, TEXT, AT(save_memory), 0, 0,
+     "write the successors that drafters learned, to begin with as in --draft fused:FILE"},
+    {"--round", "N", CLI_SHOW, WHOLE, AT(round), 1, 1e9, "the round to draw (default: the one that accepted most)"},
+    {"--color, --colour", NULL, CLI_SHOW, FLAG, AT(color), 0, 0, "colours although this is no terminal"},
     {"--color, --colour", NULL, CLI_RUN, FLAG, AT(color), 0, 0,
      "show in the text who drafted each accepted token"},
     {"--display-prompt", NULL, CLI_RUN, FLAG, AT(display_prompt), 0, 0, "print the prompt before the text"},
     {"--no-display-prompt", NULL, CLI_RUN, FLAG, AT(no_display_prompt), 0, 0, "do not (default)"},
-    {"--json", NULL, ALL & ~(CLI_CHAT | CLI_CONVERT | CLI_ANSWERS), FLAG, AT(json), 0, 0,
+    {"--json", NULL, ALL & ~(CLI_CHAT | CLI_CONVERT | CLI_ANSWERS | CLI_SHOW), FLAG, AT(json), 0, 0,
      "one JSON document on standard output"},
     {"-v, --verbose", NULL, MODEL, FLAG, AT(verbose), 0, 0, "say more on standard error"},
     {"-h, --help", NULL, ALL, FLAG, AT(help), 0, 0, "this text"},
@@ -345,7 +365,7 @@ static int store(const option *opt, const char *name, const char *value, cli_opt
 /* ---- the command line ------------------------------------------------------------------------- */
 
 static void print_owners(unsigned commands, cli_buffer *b) {
-    static const char *const name[] = {"run", "chat", "tokens", "info", "verify", "modes", "convert", "answers"};
+    static const char *const name[] = {"run", "chat", "tokens", "info", "verify", "modes", "convert", "answers", "show", "calibrate"};
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
         if (!(commands & (1u << i))) continue;
         if (b->len) cli_append(b, ", ", 2);
@@ -403,6 +423,10 @@ static int check_together(const cli_command *command, const cli_options *o) {
         cli_error("--kv: expected f16 or f32, found '%s'", o->kv);
         return CLI_USAGE;
     }
+    if (command->argument && !o->argument) {
+        cli_error("expected %s after 'dgraft %s', found nothing", command->argument, command->name);
+        return CLI_USAGE;
+    }
     if (o->predict == 0) wrong = "-n: expected -1 (no limit) or at least 1, found 0";
     if (!wrong && (command->bit & (MODEL | CLI_CONVERT)) && (!o->model || !*o->model)) {
         wrong = "give the model with -m PATH (a Hugging Face directory or a GGUF file)";
@@ -418,6 +442,10 @@ static int check_together(const cli_command *command, const cli_options *o) {
 static int parse_one(const cli_command *command, int argc, char **argv, int *i, cli_options *o) {
     char name[64];
     const char *arg = argv[*i];
+    if (command->argument && !o->argument && (arg[0] != '-' || !arg[1])) {
+        o->argument = arg;
+        return CLI_OK;
+    }
     if (arg[0] != '-' || !arg[1]) {
         cli_error("unexpected argument '%s'; options start with '-', and a prompt is given with -p", arg);
         return CLI_USAGE;
@@ -481,7 +509,8 @@ static void print_wrapped(FILE *out, const char *text, size_t indent) {
 
 void cli_help(FILE *out, const cli_command *command) {
     enum { INDENT = 34 };
-    fprintf(out, "dgraft %s - %s\n\n%s\n\nOptions:\n", command->name, command->summary, command->about);
+    fprintf(out, "dgraft %s%s%s - %s\n\n%s\n\nOptions:\n", command->name, command->argument ? " " : "",
+            command->argument ? command->argument : "", command->summary, command->about);
     for (size_t i = 0; i < N_OPTION; i++) {
         const option *opt = &table[i];
         if (!(opt->commands & command->bit)) continue;

@@ -21,6 +21,11 @@ double cli_accepted_share(const dg_stats *s) {
     return proposed ? 100.0 * (double)accepted / (double)proposed : 0;
 }
 
+const char *cli_color(int32_t source) {
+    static const char *const code[] = {"\033[32m", "\033[33m", "\033[36m", "\033[35m", "\033[34m", "\033[31m"};
+    return source ? code[(size_t)(source - 1) % (sizeof code / sizeof *code)] : "\033[0m";
+}
+
 const char *cli_stop_name(dg_stop why) {
     static const char *const name[] = {"none", "token", "string", "limit", "context", "cancelled"};
     return (size_t)why < sizeof name / sizeof *name ? name[why] : "none";
@@ -50,6 +55,29 @@ static size_t depths(const dg_stats *s) {
     size_t n = DG_STATS_DEPTH;
     while (n && !s->proposed_at[n - 1]) n--;
     return n;
+}
+
+/* Ends with the last that is not 0. */
+static void print_counts(const char *what, const uint64_t *v, size_t from) {
+    size_t n = DG_STATS_DEPTH;
+    while (n > from && !v[n - 1]) n--;
+    fprintf(stderr, "; %s", what);
+    for (size_t i = from; i < n; i++) fprintf(stderr, " %llu", (unsigned long long)v[i]);
+    if (n == from) fprintf(stderr, " none");
+}
+
+void cli_print_drafting(const cli_answer *a, const cli_drafts *d) {
+    const dg_stats *s = &a->stats;
+    cli_progress_clear();
+    fprintf(stderr, "accepted:");
+    for (size_t i = 0; i < d->n && i < DG_STATS_SOURCES; i++)
+        fprintf(stderr, "%s %s %llu of %llu", i ? "," : "", d->v[i].name, (unsigned long long)s->accepted[i],
+                (unsigned long long)s->proposed[i]);
+    print_counts("by depth", s->accepted_at, 1);
+    print_counts("cuts from depth 0", s->cut_at, 0);
+    fprintf(stderr, "; %llu rounds, %llu rows, %llu drafter passes; draft %.2f s, verify %.2f s, commit %.2f s\n",
+            (unsigned long long)s->rounds, (unsigned long long)s->verified_rows, (unsigned long long)s->drafter_passes,
+            s->draft_seconds, s->verify_seconds, s->commit_seconds);
 }
 
 void cli_print_stats(const cli_answer *a, const cli_drafts *d) {
@@ -107,6 +135,8 @@ static json_t *stats_json(const dg_stats *s, const cli_drafts *d) {
     json_object_set_new(o, "rounds_by_length", counts(s->length, n));
     json_object_set_new(o, "proposed_by_depth", counts(s->proposed_at, depths(s)));
     json_object_set_new(o, "accepted_by_depth", counts(s->accepted_at, depths(s)));
+    for (n = DG_STATS_DEPTH; n && !s->cut_at[n - 1];) n--;
+    json_object_set_new(o, "cuts_by_depth", counts(s->cut_at, n));
     json_t *sources = json_array();
     for (size_t i = 0; i < d->n && i < DG_STATS_SOURCES; i++) {
         json_t *one = json_object();

@@ -16,18 +16,12 @@ typedef struct screen {
     char last; /* byte written last */
 } screen;
 
-static const char *color_of(int32_t source) {
-    static const char *const code[] = {"\033[32m", "\033[33m", "\033[36m",
-                                       "\033[35m", "\033[34m", "\033[31m"};
-    return source ? code[(size_t)(source - 1) % (sizeof code / sizeof *code)] : "\033[0m";
-}
-
 static bool show_piece(void *ud, const dg_piece *p) {
     screen *s = ud;
     if (!p->len) return true;
     if (s->color && p->token >= 0 && p->source != s->source) {
-        fputs(color_of(0), stdout);
-        if (p->source) fputs(color_of(p->source), stdout);
+        fputs(cli_color(0), stdout);
+        if (p->source) fputs(cli_color(p->source), stdout);
         s->source = p->source;
     }
     s->last = p->text[p->len - 1];
@@ -41,7 +35,7 @@ static bool show_piece(void *ud, const dg_piece *p) {
 static void print_legend(const cli_drafts *d) {
     fputs("colours: the target's own tokens plain", stderr);
     for (size_t i = 0; i < d->n; i++) {
-        fprintf(stderr, ", %s%s%s", color_of((int32_t)i + 1), d->v[i].name, color_of(0));
+        fprintf(stderr, ", %s%s%s", cli_color((int32_t)i + 1), d->v[i].name, cli_color(0));
     }
     fputc('\n', stderr);
 }
@@ -99,14 +93,17 @@ typedef struct job {
     dg_session_options so;
     cli_answer answer, plain; /* plain: --compare only */
     bool compared;
+    cli_trace trace;
 } job;
 
 /* One session, one answer. */
 static dg_status generate(const job *j, const dg_session_options *so,
-                          bool (*sink)(void *ud, const dg_piece *p), void *ud, cli_answer *out) {
+                          bool (*sink)(void *ud, const dg_piece *p), void *ud, cli_trace *trace, cli_answer *out) {
     dg_session *s = NULL;
     dg_status st = dg_session_create(j->model, so, &s);
-    if (st == DG_OK) st = cli_generate(s, &j->ids, j->o->predict, sink, ud, out);
+    if (trace) *trace = (cli_trace){trace->file, trace->path, j->model, s, 0, sink, ud};
+    if (st == DG_OK) st = cli_generate(s, &j->ids, j->o->predict, trace ? cli_trace_piece : sink, trace ? trace : ud, out);
+    if (st == DG_OK && so->n_draft && j->o->save_memory) st = dg_session_save_memory(s, j->o->save_memory);
     dg_session_free(s);
     return st;
 }
@@ -130,10 +127,11 @@ static int generate_drafted(job *j) {
     if (sc.color) print_legend(&j->drafts);
     if (j->o->display_prompt) fwrite(j->prompt.data, 1, j->prompt.len, stdout);
     cli_counter counter = {j->drafts.n ? j->drafts.label : "plain decoding", 0};
-    const dg_status st = j->o->json ? generate(j, &j->so, cli_count_piece, &counter, &j->answer)
-                                    : generate(j, &j->so, show_piece, &sc, &j->answer);
+    cli_trace *trace = j->trace.file ? &j->trace : NULL;
+    const dg_status st = j->o->json ? generate(j, &j->so, cli_count_piece, &counter, trace, &j->answer)
+                                    : generate(j, &j->so, show_piece, &sc, trace, &j->answer);
     cli_progress_clear();
-    if (sc.color && sc.source) fputs(color_of(0), stdout);
+    if (sc.color && sc.source) fputs(cli_color(0), stdout);
     if (!j->o->json && sc.last && sc.last != '\n') end_line();
     if (sc.failed) {
         cli_error("cannot write to standard output: %s", strerror(sc.error));
@@ -147,7 +145,7 @@ static int generate_plain(job *j) {
     so.n_draft = 0;
     so.draft = NULL;
     cli_counter counter = {"plain decoding", 0};
-    const dg_status st = generate(j, &so, cli_count_piece, &counter, &j->plain);
+    const dg_status st = generate(j, &so, cli_count_piece, &counter, NULL, &j->plain);
     cli_progress_clear();
     j->compared = st == DG_OK && !cli_interrupts;
     return st == DG_OK ? CLI_OK : cli_generate_error(st, j->model, "plain decoding");
@@ -169,6 +167,7 @@ static int report(const job *j) {
         cli_print_json(out);
     }
     if (j->o->verbose) cli_print_stats(&j->answer, &j->drafts);
+    if (j->drafts.n) cli_print_drafting(&j->answer, &j->drafts);
     cli_print_summary(&j->answer, &j->drafts, j->compared ? &j->plain : NULL, at == SIZE_MAX);
     if (at == SIZE_MAX) return CLI_OK;
     cli_warn("the text differs from plain decoding's at generated token %zu ('dgraft verify' tells more)",
@@ -187,8 +186,11 @@ static int run_job(job *j) {
         if (st != DG_OK) return cli_library_error(st, NULL);
         cli_print_plan(stderr, &plan, &j->drafts);
     }
+    if (j->o->trace) status = cli_trace_open(&j->trace, j->o, &j->drafts);
+    if (status != CLI_OK) return status;
     cli_catch_interrupts(1);
     status = generate_drafted(j);
+    if (cli_trace_close(&j->trace) != CLI_OK) status = CLI_FAILED;
     if (status == CLI_OK && j->o->compare && !cli_interrupts) status = generate_plain(j);
     if (status == CLI_OK) status = report(j);
     status = status == CLI_FAILED ? status : cli_finish_output(status);

@@ -72,6 +72,7 @@ void cli_session_options(const cli_options *o, const cli_drafts *d, const dg_mod
         .ignore_stop_tokens = o->ignore_eos,
         .batch_rows = (int32_t)o->batch,
         .kv = !o->kv ? DG_KV_DEFAULT : strcmp(o->kv, "f32") == 0 ? DG_KV_F32 : DG_KV_F16,
+        .calibration = o->calibration,
     };
 }
 

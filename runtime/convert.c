@@ -200,11 +200,23 @@ static dg_status choose_order(dg_job *j) {
     return DG_OK;
 }
 
+/* Layers beyond the first few are as if they were not there: names and configuration are then written anew. */
+static dg_status keep_layers(dg_job *j) {
+    const dg_config *c = &j->config;
+    if (!j->layers) return DG_OK;
+    DG_CHECK(c->arch != DG_ARCH_DFLASH, DG_ERR_ARGUMENT, "%s: layers: expected a target, found a drafter", j->in);
+    DG_CHECK(j->layers > 0 && j->layers <= c->n_layer, DG_ERR_ARGUMENT, "%s: layers: expected 1 to %d, found %d", j->in,
+             c->n_layer, j->layers);
+    j->config.n_layer = j->layers;
+    return DG_OK;
+}
+
 static dg_status prepare(dg_job *j) {
-    const bool same = j->gguf == (j->file->container == DG_CONTAINER_GGUF);
+    const bool same = j->gguf == (j->file->container == DG_CONTAINER_GGUF) && !j->layers;
     DG_TRY(dg_config_read(j->file, &j->config));
     DG_CHECK(j->config.arch != DG_ARCH_EAGLE3, DG_ERR_UNSUPPORTED, "%s: an EAGLE-3 head cannot be converted", j->in);
     DG_TRY(dg_bind(j->file, &j->config, &j->weights));
+    DG_TRY(keep_layers(j));
     if (!same) {
         DG_TRY(choose_order(j));
         DG_TRY(make_factors(j));
@@ -219,10 +231,9 @@ static dg_status prepare(dg_job *j) {
     return DG_OK;
 }
 
-dg_status dg_convert_with(const char *in, const char *tokenizer, const char *out, dg_dtype type,
-                          void (*progress)(void *ud, size_t done, size_t total), void *ud) {
-    dg_job j = {
-        .in = in, .out = out, .type = type, .gguf = ends_in_gguf(out), .progress = progress, .ud = ud};
+dg_status dg_convert_first(const char *in, int32_t layers, const char *tokenizer, const char *out, dg_dtype type,
+                           void (*progress)(void *ud, size_t done, size_t total), void *ud) {
+    dg_job j = {.in = in, .out = out, .type = type, .layers = layers, .gguf = ends_in_gguf(out), .progress = progress, .ud = ud};
     const bool plain = type == DG_F32 || type == DG_F16 || type == DG_BF16;
     DG_CHECK(plain || (j.gguf && type == DG_Q8_0), DG_ERR_ARGUMENT,
              "%s: type: expected f32, f16 or bf16%s, found %s", out, j.gguf ? " or q8_0" : " (a directory)",
@@ -237,6 +248,11 @@ dg_status dg_convert_with(const char *in, const char *tokenizer, const char *out
     dg_mem_free(j.weights.layer);
     dg_file_close(j.file);
     return st;
+}
+
+dg_status dg_convert_with(const char *in, const char *tokenizer, const char *out, dg_dtype type,
+                          void (*progress)(void *ud, size_t done, size_t total), void *ud) {
+    return dg_convert_first(in, 0, tokenizer, out, type, progress, ud);
 }
 
 dg_status dg_convert(const char *in, const char *out, dg_dtype type,

@@ -27,7 +27,12 @@
 dg_status dg_convert_with(const char *in, const char *tokenizer, const char *out, dg_dtype type,
                           void (*progress)(void *ud, size_t done, size_t total), void *ud);
 
-/* The same with tokenizer NULL. */
+/* The same of a target's first layers alone, under its final norm and head: a smaller causal model of the same vocabulary
+ * to draft with (drafter lm). layers: 1 to those that `in` has; ARGUMENT for others, and for a drafter. 0: all. */
+dg_status dg_convert_first(const char *in, int32_t layers, const char *tokenizer, const char *out, dg_dtype type,
+                           void (*progress)(void *ud, size_t done, size_t total), void *ud);
+
+/* dg_convert_with, tokenizer NULL. */
 dg_status dg_convert(const char *in, const char *out, dg_dtype type,
                      void (*progress)(void *ud, size_t done, size_t total), void *ud);
 

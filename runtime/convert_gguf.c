@@ -98,14 +98,18 @@ static void copy_keys(const dg_file *f, dg_gguf_out *g, bool with_tokenizer) {
 
 static dg_status put_keys(const dg_job *j, dg_gguf_out *g, const char *tokenizer) {
     int32_t eos = -1;
-    if (j->file->container == DG_CONTAINER_GGUF) {
+    const bool from_gguf = j->file->container == DG_CONTAINER_GGUF;
+    if (from_gguf && !j->layers) {
         copy_keys(j->file, g, !tokenizer);
         if (tokenizer) DG_TRY(put_foreign_tokenizer(j, g, tokenizer, &eos));
     } else {
         DG_TRY(dg_config_to_gguf(j->in, &j->config, g));
         dg_gguf_out_str(g, "general.type", "model");
         put_name(j, g);
-        DG_TRY(put_tokenizer(j, g, tokenizer));
+        if (from_gguf && !tokenizer)
+            copy_tokenizer(j->file, g);
+        else
+            DG_TRY(put_tokenizer(j, g, tokenizer));
     }
     dg_gguf_out_u32(g, "general.file_type", file_type(j->type));
     dg_gguf_out_u32(g, "general.quantization_version", 2);

@@ -42,6 +42,15 @@ static const char *torch_name(dg_dtype type) {
     return type == DG_F32 ? "float32" : type == DG_F16 ? "float16" : "bfloat16";
 }
 
+/* Fewer layers: their number, and the list of their kinds. */
+static dg_status shorten_config(const dg_job *j, json_t *c) {
+    json_t *kinds = json_object_get(c, "layer_types");
+    DG_CHECK(json_object_set_new(c, "num_hidden_layers", json_integer(j->layers)) == 0, DG_ERR_MEMORY,
+             "%s: no memory for config.json", j->in);
+    while (json_array_size(kinds) > (size_t)j->layers) json_array_remove(kinds, json_array_size(kinds) - 1);
+    return DG_OK;
+}
+
 /* The source's own, but for the type, which transformers 5 spells dtype. Changed in place: the file is this
  * job's, and a copy that ran out of memory would lack keys without saying so. */
 static dg_status retype_config(const dg_job *j, json_t **out) {
@@ -49,6 +58,7 @@ static dg_status retype_config(const dg_job *j, json_t **out) {
     const char *key = json_object_get(c, "dtype") ? "dtype" : "torch_dtype";
     DG_CHECK(json_object_set_new(c, key, json_string(torch_name(j->type))) == 0, DG_ERR_MEMORY,
              "%s: no memory for config.json", j->in);
+    if (j->layers) DG_TRY(shorten_config(j, c));
     *out = json_incref(c);
     return DG_OK;
 }

@@ -28,6 +28,7 @@ typedef struct dg_job {
     dg_weights weights; /* into the file, but for rope_freqs of a llama3 scaling, which is `factors` */
     float *factors;
     dg_dtype type;
+    int32_t layers;  /* to keep of a target's; 0: all */
     bool gguf;       /* the output is GGUF */
     bool interleave; /* rows that change their order go to interleaved pairs, else to halves */
     dg_item *item;

@@ -157,6 +157,7 @@ typedef struct dg_session_options {
     bool ignore_stop_tokens;  /* for benchmarks: go on after an end-of-text token */
     int32_t batch_rows;       /* rows of one forward pass; 0: 256 */
     dg_kv_type kv;
+    const char *calibration;  /* file of dgraft calibrate; "none"; NULL: the one beside the drafter's weights, if any */
 } dg_session_options;
 
 /* Bytes, told before they are spent. */
@@ -216,6 +217,10 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
 /* Forgets every token from position pos on (1 <= pos <= length). */
 dg_status dg_session_rewind(dg_session *s, size_t pos);
 
+/* Writes what the first of its drafters that has such a memory learned beyond the text (the successor matrix), to be given
+ * as that drafter's path later. ARGUMENT if none has. */
+dg_status dg_session_save_memory(const dg_session *s, const char *path);
+
 /* Tokens that the session can hold, prompt included. */
 int32_t dg_session_context(const dg_session *s);
 
@@ -241,11 +246,63 @@ typedef struct dg_stats {
     uint64_t length[DG_STATS_DEPTH];              /* rounds by tokens appended (last bin: that or more) */
     uint64_t proposed[DG_STATS_SOURCES], accepted[DG_STATS_SOURCES];     /* nodes by drafter, draft[i] at i */
     uint64_t proposed_at[DG_STATS_DEPTH], accepted_at[DG_STATS_DEPTH];   /* nodes by depth, root 0 */
+    uint64_t cut_at[DG_STATS_DEPTH]; /* drafts cut short, by the depth up to which they were kept (a gate: its passes) */
     double prefill_seconds, draft_seconds, verify_seconds, commit_seconds; /* commit: KV, observe, text */
 } dg_stats;
 
 void dg_session_get_stats(const dg_session *s, dg_stats *stats);
 void dg_session_reset_stats(dg_session *s);
+
+/* The last round: the tree as it was verified, and what became of it. Pointers are valid until the next call that changes
+ * the session. */
+typedef struct dg_round {
+    uint64_t index;        /* rounds since the statistics were reset, this one included; 0: none yet, nothing else is set */
+    int32_t n;             /* nodes; node 0, the root, is the last token of the text before the round */
+    const int32_t *token;  /* [n] */
+    const int16_t *parent; /* [n] before the node itself; the root's is -1 */
+    const float *score;    /* [n] log of the estimated probability that the path up to the node is accepted */
+    const uint8_t *source; /* [n] i + 1: draft[i]; the root's is 0 */
+    int32_t n_path;
+    const int32_t *path;   /* [n_path] the nodes that became text, from the root on */
+    int32_t next;          /* the token behind them, the target's own */
+    int32_t cut;           /* depth at which a drafter cut its draft short, -1: none did */
+    double draft_seconds, verify_seconds;
+} dg_round;
+void dg_session_get_round(const dg_session *s, dg_round *round);
+
+/* ---- calibration ------------------------------------------------------------------------------ */
+
+/* A threshold and the range in which it lies in 9 of 10 resamplings of the prompts. -1: never. */
+typedef struct dg_threshold {
+    float at, low, high;
+} dg_threshold;
+
+typedef struct dg_calibrate_options {
+    const dg_draft *draft; /* the list to calibrate; their thresholds are left aside for it */
+    size_t n_draft;
+    int32_t budget;        /* nodes of a round; 0: 60 */
+    const int32_t *const *prompt; /* [n_prompt] tokens to answer, [prompt_len] each */
+    const size_t *prompt_len;
+    size_t n_prompt;
+    int32_t tokens;        /* of an answer; 0: 96 */
+    bool by_loss;          /* thresholds by what a stop loses, instead of by tokens a second */
+    const char *out;       /* file; NULL: beside the weights of the first network drafter */
+    void (*progress)(void *ud, const char *what, double share); /* NULL: silent */
+    void *ud;
+} dg_calibrate_options;
+
+typedef struct dg_calibrated {
+    char path[1024];
+    int32_t rounds;
+    bool has_gates, has_tail;
+    dg_threshold gate[3], tail;
+    double row_seconds[2]; /* of a verify pass over 1 row and over 64, in the shortest context measured */
+} dg_calibrated;
+
+/* Answers the prompts with these drafters, learns the thresholds that they may have, how their scores come true, what they
+ * and rows of a verify pass cost, and writes that to a file, which sessions with these weights on this machine then begin
+ * with. Nothing is written on failure. report may be NULL. */
+dg_status dg_calibrate(dg_model *model, const dg_calibrate_options *options, dg_calibrated *report);
 
 /* ---- drafters and modes ----------------------------------------------------------------------- */
 

@@ -48,8 +48,10 @@ typedef struct dg_drafter dg_drafter;
 
 /* A drafter's own view of this round, beside the nodes that it added. */
 typedef struct dg_offer {
-    dg_lattice lattice; /* n_depth 0: none */
-    int32_t source;     /* whose it is */
+    dg_lattice lattice;    /* n_depth 0: none */
+    int32_t source;        /* whose it is */
+    dg_candidates scored;  /* n 0: none; all that a drafter scored, most of it not in the tree */
+    int32_t scored_source; /* whose they are */
 } dg_offer;
 
 /* What a drafter is opened with. Borrowed pointers live as long as the session. */
@@ -61,9 +63,10 @@ typedef struct dg_drafter_env {
     int32_t budget;          /* most nodes propose will be asked for */
     int32_t max_rows;        /* most rows in one outcome */
     int32_t source;          /* what to pass to dg_tree_add */
-    dg_offer *offer;         /* the session's, empty when a round begins: a drafter that predicts depths
-                                independently leaves them here in propose, for those after it; may be NULL */
+    const struct dg_calibration *calibration; /* what was measured of model, weights and machine; NULL: nothing */
     dg_dtype kv_dtype;       /* for its own cache, as the target's: f32 or f16 */
+    dg_offer *offer;         /* the session's, empty when a round begins: what a drafter knows beyond its nodes it
+                                leaves here in propose, for those after it; may be NULL */
 } dg_drafter_env;
 
 typedef struct dg_drafter_ops {
@@ -83,11 +86,15 @@ typedef struct dg_drafter_ops {
     void (*close)(dg_drafter *d);
     /* Mapped weight bytes and bytes of KV cache among what layout took, for the plan. NULL: none. */
     void (*memory)(const dg_drafter *d, uint64_t *weights, uint64_t *kv);
+    /* It runs a network: a round may leave it out where that does not pay. */
+    bool network;
     /* NULL: it has none to show. */
     void (*candidates)(const dg_drafter *d, dg_candidates *out);
     /* Its row at a position depends on the token after it (EAGLE-3): when the text is cut or goes on differently, the
      * session lets it observe the last row it keeps once more. */
     bool reads_next;
+    /* Writes what it remembers beyond the text, for the path of a later open. NULL: nothing. */
+    dg_status (*save)(const dg_drafter *d, const char *path);
     /* What of the target's choices observe is to be given; fixed after open. NULL: nothing. */
     void (*wants)(const dg_drafter *d, dg_wants *w);
 } dg_drafter_ops;
@@ -96,7 +103,9 @@ typedef struct dg_drafter_ops {
 struct dg_drafter {
     const dg_drafter_ops *ops;
     const dg_drafter_env *env; /* a copy that lives with the session */
-    int32_t passes;            /* of its network in the last propose; set by it, for the statistics */
+    /* Of the last propose, set by it for the statistics; the session resets them. */
+    int32_t passes;            /* of its network */
+    int32_t cut;               /* depth at which it cut the draft short, -1: it did not */
 };
 
 /* All built-in drafters; drafters.c is the only file that names them. */

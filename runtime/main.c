@@ -4,7 +4,8 @@
 #include "runtime/cli.h"
 
 static const cli_command *const commands[] = {&cli_run,    &cli_chat,  &cli_tokens, &cli_info,
-                                              &cli_verify, &cli_modes, &cli_convert, &cli_answers};
+                                              &cli_verify, &cli_modes, &cli_convert, &cli_answers,
+                                              &cli_show, &cli_calibrate};
 
 enum { N_COMMAND = sizeof commands / sizeof *commands };
 
@@ -48,6 +49,8 @@ static int unknown_command(const char *word) {
 static int help_on(const char *name) {
     const cli_command *command = find_command(name);
     if (!command) return unknown_command(name);
+    static char all[1 << 14]; /* in one piece, so that a failure to write it is noticed with its reason */
+    setvbuf(stdout, all, _IOFBF, sizeof all);
     cli_help(stdout, command);
     return cli_finish_output(CLI_OK);
 }

@@ -82,7 +82,8 @@ static dg_status tell_round(dg_session *s, int32_t n) {
 static dg_status propose(dg_session *s) {
     double start = dg_now();
     dg_tree_reset(&s->tree, s->token[s->n_token - 1]);
-    s->offer.lattice.n_depth = 0;
+    s->offer.lattice.n_depth = s->offer.scored.n = 0;
+    s->round_cut = -1;
     bool network;
     const int32_t budget = dg_budget_begin(&s->rows, room(s), &network);
     if (network) DG_TRY(tell_pending(s));
@@ -90,10 +91,11 @@ static dg_status propose(dg_session *s) {
     start = dg_now();
     for (int32_t i = 0; i < s->n_slot && budget > 0; i++) {
         dg_drafter *d = s->slot[i].drafter;
-        d->passes = 0;
-        if (s->slot[i].n_tap && !network) continue;
+        d->passes = 0, d->cut = -1;
+        if (d->ops->network && !network) continue;
         DG_TRY(d->ops->propose(d, &s->tree, budget));
         s->stats.drafter_passes += (uint64_t)d->passes;
+        if (d->cut >= 0) s->stats.cut_at[min32(s->round_cut = d->cut, DG_STATS_DEPTH - 1)]++;
         assert(s->tree.n <= budget + 1);
     }
     const int32_t keep = dg_budget_cut(&s->rows, &s->tree);
@@ -257,6 +259,26 @@ dg_status dg_sessions_step(dg_session *const *s, size_t n_session, size_t *count
         if (st == DG_OK && count) count[i] = (size_t)s[i]->n_new;
     }
     return st;
+}
+
+dg_status dg_session_time_rows(dg_session *s, int32_t rows, int32_t len, double *seconds) {
+    dg_backend *be = s->model->be;
+    const int32_t committed = s->kv.len;
+    dg_tree t; /* a star of different tokens: what it holds makes no difference to the time */
+    dg_tree_reset(&t, 0);
+    for (int32_t i = 1; i < rows; i++) dg_tree_add(&t, 0, i, 0, 0);
+    const double start = dg_now();
+    s->kv.len = len;
+    dg_batch_reset(&s->batch);
+    dg_batch_add_tree(be, &s->batch, &s->kv, &t);
+    dg_batch_upload(be, &s->batch);
+    const dg_status st = dg_target_forward(s->model, &s->batch, &s->work, NULL, 0);
+    if (st == DG_OK) score_rows(s, s, &s->batch, 0, rows, true);
+    s->kv.len = committed;
+    dg_kv_truncate(&s->kv, committed);
+    DG_TRY(st);
+    *seconds = dg_now() - start;
+    return dg_backend_check(be);
 }
 
 /* ---- prefill ---------------------------------------------------------------------------------- */

@@ -128,7 +128,8 @@ static dg_status open_drafter(dg_session *s, const dg_draft *draft) {
     DG_CHECK(!draft->path == !slot->path && !draft->params == !slot->params, DG_ERR_MEMORY, "no memory for the session");
     slot->env = (dg_drafter_env){.model = s->model, .path = slot->path, .params = slot->params, .context = s->context,
                                  .budget = s->budget, .max_rows = s->chunk > s->budget + 1 ? s->chunk : s->budget + 1,
-                                 .source = s->n_slot + 1, .offer = &s->offer, .kv_dtype = s->kv_dtype};
+                                 .source = s->n_slot + 1, .offer = &s->offer, .kv_dtype = s->kv_dtype,
+                                 .calibration = s->calibration};
     DG_TRY(ops->open(&slot->env, &slot->drafter));
     s->n_slot++;
     s->reads_next |= ops->reads_next;
@@ -138,6 +139,37 @@ static dg_status open_drafter(dg_session *s, const dg_draft *draft) {
     return DG_OK;
 }
 
+/* Of the first drafter that runs a network, NULL. */
+static const char *network_weights(const dg_session_options *o) {
+    for (size_t i = 0; i < o->n_draft; i++) {
+        const dg_drafter_ops *ops = o->draft[i].name ? dg_drafter_find(o->draft[i].name) : NULL;
+        if (ops && ops->network && o->draft[i].path) return o->draft[i].path;
+    }
+    return NULL;
+}
+
+/* The longest context measured that this session will get to. */
+static int32_t usual_context(const dg_session *s) {
+    int32_t i = 0;
+    while (i + 1 < s->calibration->n_context && s->calibration->context[i + 1] <= s->context / 2) i++;
+    return i;
+}
+
+static void start_budget(dg_session *s) {
+    dg_budget_prior p = {0};
+    for (int32_t i = 0; i < DG_CAL_ROWS; i++) p.seconds[i] = s->calibration->verify[usual_context(s)][i];
+    for (int32_t i = 0; i < s->n_slot; i++) {
+        const dg_calibration_source *known = dg_calibration_find(s->calibration, s->slot[i].drafter->ops->name);
+        for (int32_t k = known && known->network ? 1 : 0; known && k < 2; k++) {
+            p.draft[k] += known->seconds;
+            for (int32_t d = 0; d < DG_CAL_DEPTHS; d++)
+                for (int32_t b = 0; b < DG_BUDGET_BINS; b++)
+                    p.promised[k][b] += known->promised[d][b], p.accepted[k][b] += known->accepted[d][b];
+        }
+    }
+    dg_budget_start(&s->rows, &p);
+}
+
 /* A session up to, not including, its memory. */
 static dg_status prepare(dg_model *model, const dg_session_options *o, dg_session **out) {
     DG_CHECK(model && out, DG_ERR_ARGUMENT, "a session needs a model");
@@ -145,12 +177,16 @@ static dg_status prepare(dg_model *model, const dg_session_options *o, dg_sessio
     DG_CHECK(s, DG_ERR_MEMORY, "no memory for the session");
     s->model = model;
     dg_status st = apply_options(s, o);
+    if (st == DG_OK && o->n_draft) st = dg_calibration_load(model, o->calibration, network_weights(o), &s->calibration);
     for (size_t i = 0; i < o->n_draft && st == DG_OK; i++) st = open_drafter(s, &o->draft[i]);
     if (st != DG_OK) {
         dg_session_free(s);
         return st;
     }
-    dg_budget_init(&s->rows, o->budget, s->budget, s->n_tap > 0);
+    bool network = false;
+    for (int32_t i = 0; i < s->n_slot; i++) network |= s->slot[i].drafter->ops->network;
+    dg_budget_init(&s->rows, o->budget, s->budget, network);
+    if (s->calibration) start_budget(s);
     *out = s;
     return DG_OK;
 }
@@ -192,6 +228,7 @@ void dg_session_free(dg_session *s) {
         dg_mem_free(s->slot[i].params);
     }
     if (s->dev_block) s->model->be->ops->free(s->model->be, s->dev_block);
+    dg_mem_free(s->calibration);
     dg_mem_free(s->host_block);
     dg_mem_free(s);
 }
@@ -303,6 +340,15 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
     return DG_OK;
 }
 
+dg_status dg_session_save_memory(const dg_session *s, const char *path) {
+    DG_TRY(dg_session_alive(s));
+    for (int32_t i = 0; i < s->n_slot; i++) {
+        const dg_drafter *d = s->slot[i].drafter;
+        if (d->ops->save) return d->ops->save(d, path);
+    }
+    DG_FAIL(DG_ERR_ARGUMENT, "%s: no drafter of this session has a memory to save; fused, graft, fill and recycling do", path);
+}
+
 int32_t dg_session_context(const dg_session *s) { return s->context; }
 const int32_t *dg_session_tokens(const dg_session *s, size_t *n) {
     if (n) *n = (size_t)s->n_token;
@@ -312,6 +358,17 @@ const float *dg_session_logprobs(const dg_session *s) { return s->logprob; }
 const uint8_t *dg_session_sources(const dg_session *s) { return s->source; }
 dg_stop dg_session_stopped(const dg_session *s) { return s->stopped; }
 void dg_session_get_stats(const dg_session *s, dg_stats *stats) { *stats = s->stats; }
+
+void dg_session_get_round(const dg_session *s, dg_round *round) {
+    *round = (dg_round){.cut = -1};
+    if (!s->stats.rounds || !s->n_new) return;
+    const dg_tree *t = &s->tree;
+    *round = (dg_round){.index = s->stats.rounds, .n = t->n, .token = t->token, .parent = t->parent, .score = t->score,
+                        .source = t->source, .n_path = min32(s->n_new + 1, s->walk.n), .path = s->walk.path,
+                        .next = s->token[s->n_token - 1], .cut = s->round_cut, .draft_seconds = s->round_draft,
+                        .verify_seconds = s->round_verify};
+}
+
 void dg_session_reset_stats(dg_session *s) { s->stats = (dg_stats){0}; }
 
 dg_status dg_session_set_sampler(dg_session *s, const dg_sampler *sampler) {

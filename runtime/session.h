@@ -7,6 +7,7 @@
 #define DG_SESSION_H
 
 #include "runtime/budget.h"
+#include "runtime/calibration.h"
 #include "runtime/drafter.h"
 #include "runtime/target.h"
 #include "runtime/text.h"
@@ -32,6 +33,7 @@ struct dg_session {
     bool ignore_stop_tokens;
     dg_status dead; /* DG_OK while alive */
 
+    dg_calibration *calibration; /* owned, NULL: none */
     dg_slot slot[DG_MAX_DRAFTERS];
     int32_t n_slot;
     bool reads_next; /* some drafter's rows depend on the token after them */
@@ -49,6 +51,7 @@ struct dg_session {
     dg_offer offer; /* of this round */
     dg_budget rows;        /* how many of them are worth it */
     double round_draft, round_verify; /* seconds of this round */
+    int32_t round_cut;                /* see dg_round */
     dg_walk walk;
     dg_batch batch; /* of the sessions stepped together, those of the first serve */
     dg_work work;
@@ -72,6 +75,10 @@ struct dg_session {
     dg_stats stats;
     void *host_block, *dev_block;
 };
+
+/* Seconds of a verify pass over `rows` rows behind `len` committed ones, whatever is in the cache there. Nothing is
+ * committed. rows <= budget + 1, len + rows within the context. */
+dg_status dg_session_time_rows(dg_session *s, int32_t rows, int32_t len, double *seconds);
 
 /* The code that the session died of, DG_OK while it lives. */
 dg_status dg_session_alive(const dg_session *s);

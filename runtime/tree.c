@@ -20,15 +20,18 @@ int32_t dg_tree_child(const dg_tree *t, int32_t node, int32_t token) {
 }
 
 int32_t dg_tree_add(dg_tree *t, int32_t parent, int32_t token, float score, int32_t source) {
-    assert(parent >= 0 && parent < t->n && source >= 0 && source < 256);
+    const int32_t i = dg_tree_child(t, parent, token);
+    if (i < 0) return dg_tree_append(t, parent, token, score, source);
     if (!(score <= t->score[parent])) score = t->score[parent]; /* NaN too */
-    int32_t i = dg_tree_child(t, parent, token);
-    if (i >= 0) {
-        if (score > t->score[i]) t->score[i] = score;
-        return i;
-    }
+    if (score > t->score[i]) t->score[i] = score;
+    return i;
+}
+
+int32_t dg_tree_append(dg_tree *t, int32_t parent, int32_t token, float score, int32_t source) {
+    assert(parent >= 0 && parent < t->n && source >= 0 && source < 256);
+    if (!(score <= t->score[parent])) score = t->score[parent];
     if (t->n == DG_TREE_MAX) return -1;
-    i = t->n++;
+    const int32_t i = t->n++;
     t->token[i] = token;
     t->parent[i] = (int16_t)parent;
     t->depth[i] = (uint8_t)(t->depth[parent] + 1);

@@ -1,8 +1,8 @@
 /* The token tree: what one round will verify. A flat value without pointers; node 0 is the root (the last
  * token of the text, not yet in the cache), parent[i] < i, everything else follows from `parent`.
  *
- * dg_tree_add is the only way in. It returns the existing child when the token is already there, so merging
- * what two drafters propose is free. */
+ * dg_tree_add is the way in. It returns the existing child when the token is already there, so merging what two
+ * drafters propose is free. */
 #ifndef DG_TREE_H
 #define DG_TREE_H
 
@@ -35,7 +35,11 @@ void dg_tree_reset(dg_tree *t, int32_t root_token);
  * (capped). */
 int32_t dg_tree_add(dg_tree *t, int32_t parent, int32_t token, float score, int32_t source);
 
-/* Child of node with this token, -1 if none. */
+/* A new node even where a sibling has the token already, for published rules that do not merge; its index, or -1 when the
+ * tree is full. The walk follows all of them. */
+int32_t dg_tree_append(dg_tree *t, int32_t parent, int32_t token, float score, int32_t source);
+
+/* Child of node with this token, the oldest of several, -1 if none. */
 int32_t dg_tree_child(const dg_tree *t, int32_t node, int32_t token);
 
 /* Keeps the root and the n_keep best-scored other nodes (ties: the lower index), reindexed in order. Scores never rise

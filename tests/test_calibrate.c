@@ -46,7 +46,7 @@ static void test_recovers(void **state) {
     for (size_t t = 0; t < sizeof truth / sizeof *truth; t++) {
         make_rounds(r, truth[t], &seed);
         float tau[DG_GATES] = {9, 9, 9};
-        dg_calibrate_gates(r, N, seconds, tau);
+        check_ok(dg_calibrate_gates(r, N, seconds, tau));
         for (int g = 0; g < DG_GATES; g++)
             if (fabsf(tau[g] - truth[t][g]) > 0.06f)
                 fail_msg("case %d gate %d: %.3f, expected %.3f", (int)t, g, (double)tau[g],
@@ -65,10 +65,10 @@ static void test_never_stops_for_nothing(void **state) {
         }
     const double seconds[DG_GATES + 1] = {1, 1.2, 1.4, 1.6};
     float tau[DG_GATES];
-    dg_calibrate_gates(r, N, seconds, tau);
+    check_ok(dg_calibrate_gates(r, N, seconds, tau));
     for (int g = 0; g < DG_GATES; g++) assert_true(tau[g] < 0);
     const double dear[DG_GATES + 1] = {1, 9, 81, 729}; /* and where it never pays: always at the first */
-    dg_calibrate_gates(r, N, dear, tau);
+    check_ok(dg_calibrate_gates(r, N, dear, tau));
     for (size_t i = 0; i < N; i++) assert_true(r[i].confidence[0] <= tau[0]);
 }
 
@@ -87,7 +87,7 @@ static void test_no_other_is_better(void **state) {
         }
         const double seconds[DG_GATES + 1] = {1, 1.3, 1.9, 2.4};
         float tau[DG_GATES];
-        dg_calibrate_gates(r, n, seconds, tau);
+        check_ok(dg_calibrate_gates(r, n, seconds, tau));
         const double own = rate(r, n, seconds, tau);
         for (int k = 0; k < 2000; k++) {
             const float other[DG_GATES] = {uniform(&seed) - 0.1f, uniform(&seed) - 0.1f,
@@ -97,9 +97,91 @@ static void test_no_other_is_better(void **state) {
     }
 }
 
+/* By what is lost: of the rounds that needed the rest, no more than allowed stop; a higher threshold would stop more. */
+static void test_by_loss(void **state) {
+    (void)state;
+    static const double allowed[DG_GATES] = {0.05, 0.10, 0.20};
+    static dg_gate_round r[N];
+    uint64_t seed = 4;
+    for (int trial = 0; trial < 20; trial++) {
+        float tau[DG_GATES];
+        for (size_t i = 0; i < N; i++)
+            for (int g = 0; g < DG_GATES; g++) {
+                r[i].confidence[g] = trial % 2 ? floorf(uniform(&seed) * 20) / 20 : uniform(&seed); /* ties */
+                r[i].needed[g] = uniform(&seed) < r[i].confidence[g];
+            }
+        check_ok(dg_calibrate_gates_by_loss(r, N, tau));
+        for (int g = 0; g < DG_GATES; g++) {
+            int needed = 0, lost = 0, next = 0;
+            float above = 2;
+            for (size_t i = 0; i < N; i++) {
+                int before = 0;
+                while (before < g && r[i].confidence[before] > tau[before]) before++;
+                if (before < g || !r[i].needed[g]) continue;
+                needed++, lost += r[i].confidence[g] <= tau[g];
+                if (r[i].confidence[g] > tau[g]) above = fminf(above, r[i].confidence[g]);
+            }
+            for (size_t i = 0; i < N; i++) {
+                int before = 0;
+                while (before < g && r[i].confidence[before] > tau[before]) before++;
+                next += before >= g && r[i].needed[g] && r[i].confidence[g] <= above;
+            }
+            assert_true(lost <= allowed[g] * needed);
+            assert_true(next > allowed[g] * needed);
+        }
+    }
+    for (size_t i = 0; i < N; i++) memset(r[i].needed, 0, sizeof r[i].needed); /* nothing is ever lost: always stop */
+    float tau[DG_GATES];
+    check_ok(dg_calibrate_gates_by_loss(r, N, tau));
+    assert_true(tau[0] == 1);
+}
+
+/* Rounds of the same kind again give thresholds within the ranges, and the ranges are no wider than they have to be. */
+static void test_ranges(void **state) {
+    (void)state;
+    static const float truth[DG_GATES] = {0.3f, 0.2f, 0.1f};
+    const double seconds[DG_GATES + 1] = {1, 1.4, 2, 2.6};
+    static dg_gate_round r[N];
+    uint64_t seed = 6;
+    int inside = 0;
+    dg_threshold t[DG_GATES];
+    float again[DG_GATES];
+    make_rounds(r, truth, &seed);
+    for (size_t i = 0; i < N; i++) r[i].prompt = (int32_t)(i / 40);
+    check_ok(dg_calibrate_thresholds(r, N, seconds, false, t));
+    make_rounds(r, truth, &seed);
+    check_ok(dg_calibrate_gates(r, N, seconds, again));
+    for (int g = 0; g < DG_GATES; g++) {
+        assert_true(t[g].low <= t[g].at && t[g].at <= t[g].high && t[g].high - t[g].low < 0.2f);
+        inside += again[g] >= t[g].low - 0.02f && again[g] <= t[g].high + 0.02f;
+    }
+    assert_true(inside >= 2);
+}
+
+static void test_tail(void **state) {
+    (void)state;
+    static dg_tail_round r[200];
+    const float value[DG_TAIL_VALUES] = {0.4f, 0, 0.1f, 0.2f, 0.3f, 0.5f, 0.6f, 0.7f};
+    uint64_t seed = 9;
+    for (int i = 0; i < 200; i++) {
+        r[i].prompt = i / 20;
+        for (int v = 0; v < DG_TAIL_VALUES; v++) r[i].gained[v] = 1 + (uniform(&seed) < (v == 3 ? 0.9f : 0.4f));
+    }
+    dg_threshold t;
+    check_ok(dg_calibrate_tail(r, 200, value, &t));
+    assert_true(t.at == 0.2f && t.low == 0.2f && t.high == 0.2f);
+    for (int i = 0; i < 200; i++)
+        for (int v = 0; v < DG_TAIL_VALUES; v++) r[i].gained[v] = 2;
+    check_ok(dg_calibrate_tail(r, 200, value, &t)); /* all alike: the first */
+    assert_true(t.at == 0.4f);
+}
+
 int main(void) {
     const struct CMUnitTest t[] = {cmocka_unit_test(test_recovers),
                                    cmocka_unit_test(test_never_stops_for_nothing),
-                                   cmocka_unit_test(test_no_other_is_better)};
+                                   cmocka_unit_test(test_no_other_is_better),
+                                   cmocka_unit_test(test_by_loss),
+                                   cmocka_unit_test(test_ranges),
+                                   cmocka_unit_test(test_tail)};
     return cmocka_run_group_tests_name("calibrate", t, NULL, NULL);
 }

@@ -15,6 +15,7 @@
 #include "runtime/config.h"
 #include "runtime/convert.h"
 #include "runtime/gguf_out.h"
+#include "runtime/target.h"
 #include "tests/files.h"
 #include "tests/fixture.h"
 
@@ -539,10 +540,63 @@ static void test_memory(void **state) {
     fail_each(llama, temp("m.gguf"));
 }
 
+/* ---- the first layers ------------------------------------------------------------------------- */
+
+/* What a model says behind three tokens; layers 0: all it has. */
+static void say(const char *path, int32_t layers, int32_t *out, size_t n) {
+    dg_model *m = NULL;
+    dg_session *s = NULL;
+    size_t total;
+    check_ok(dg_model_open(path, &(dg_model_options){.threads = 1, .compute = DG_COMPUTE_F32}, &m));
+    if (layers) m->net.config.n_layer = layers;
+    assert_true(layers || m->net.config.n_layer == 2);
+    check_ok(dg_session_create(m, &(dg_session_options){.context = 64, .ignore_stop_tokens = true}, &s));
+    check_ok(dg_session_sync(s, (const int32_t[]){5, 60, 7}, 3));
+    check_ok(dg_session_generate(s, n, NULL, NULL, NULL));
+    memcpy(out, dg_session_tokens(s, &total) + 3, n * sizeof *out);
+    dg_session_free(s);
+    dg_model_close(m);
+}
+
+/* From either container to either: the model that stops after its second layer. */
+static void test_first_layers(void **state) {
+    (void)state;
+    enum { N = 40 };
+    const char *const model[] = {llama, qwen3};
+    for (int i = 0; i < 2; i++) {
+        char whole[192], dir[192], file[192], again[192], back[192];
+        int32_t want[N], got[N];
+        snprintf(whole, sizeof whole, "%s/whole%d.gguf", tmp, i);
+        snprintf(dir, sizeof dir, "%s/first%d", tmp, i);
+        snprintf(file, sizeof file, "%s/first%d.gguf", tmp, i);
+        snprintf(again, sizeof again, "%s/again%d.gguf", tmp, i);
+        snprintf(back, sizeof back, "%s/back%d", tmp, i);
+        check_ok(dg_convert(model[i], whole, DG_F32, NULL, NULL));
+        check_ok(dg_convert_first(model[i], 2, NULL, dir, DG_F32, NULL, NULL));
+        check_ok(dg_convert_first(model[i], 2, NULL, file, DG_F32, NULL, NULL));
+        check_ok(dg_convert_first(whole, 2, NULL, again, DG_F32, NULL, NULL));
+        check_ok(dg_convert_first(whole, 2, NULL, back, DG_F32, NULL, NULL));
+        say(model[i], 2, want, N);
+        const char *const made[] = {dir, file, again, back};
+        for (int k = 0; k < 4; k++) {
+            say(made[k], 0, got, N);
+            assert_memory_equal(got, want, sizeof got);
+        }
+        dg_file *f = open_file(again);
+        assert_non_null(dg_meta_find(f, "tokenizer.ggml.tokens"));
+        assert_null(dg_file_find(f, "blk.2.attn_q.weight"));
+        dg_file_close(f);
+    }
+    check_fails(dg_convert_first(llama, FIXTURE_LAYERS + 1, NULL, temp("x"), DG_F32, NULL, NULL), DG_ERR_ARGUMENT,
+                "layers: expected 1 to 4, found 5");
+    check_fails(dg_convert_first(llama, -1, NULL, temp("x"), DG_F32, NULL, NULL), DG_ERR_ARGUMENT, "found -1");
+    check_fails(dg_convert_first(draft, 1, NULL, temp("x"), DG_F32, NULL, NULL), DG_ERR_ARGUMENT, "expected a target");
+}
+
 int main(void) {
     json_set_alloc_funcs(dg_mem_alloc, dg_mem_free); /* so that the JSON's allocations fail too */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_row_order),
+        cmocka_unit_test(test_first_layers), cmocka_unit_test(test_row_order),
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_directory),
         cmocka_unit_test(test_stops),

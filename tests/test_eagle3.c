@@ -360,6 +360,54 @@ static void test_gates(void **state) {
     }
 }
 
+/* Wider where a gate stopped it: at the root the likeliest tokens of all, a level below the best of what rows have left;
+ * the rules that end a chain by its entropy or its mass end it at all. */
+static void test_early_stops(void **state) {
+    (void)state;
+    setup u;
+    dg_tree tree;
+    fixture_eagle3(made, &(fixture_head){0});
+    open_gated(&u, "topk=5,gate0=1,keep0=255,wide=1");
+    propose(&u, &tree, text[N_TEXT - 1]);
+    assert_int_equal(u.drafter->passes, 1);
+    assert_int_equal(tree.n, 41);
+    const dg_mat logits = dg_eagle3_logits(u.drafter);
+    const float *row = dg_mat_row(&logits, 0);
+    float worst = INFINITY;
+    for (int32_t i = 1; i < tree.n; i++) {
+        assert_int_equal(tree.parent[i], 0);
+        if (i > 1) assert_true(tree.score[i] <= tree.score[i - 1]);
+    }
+    for (int32_t i = 1; i <= 40; i++) { /* the 40th of the row */
+        float best = -INFINITY;
+        for (int32_t c = 0; c < logits.cols; c++)
+            if (row[c] < worst && row[c] > best) best = row[c];
+        worst = best;
+    }
+    double sum = 0;
+    for (int32_t c = 0; c < logits.cols; c++) sum += exp((double)row[c]);
+    assert_true(fabs((double)worst - log(sum) - (double)tree.score[40]) < 1e-4);
+    close_setup(&u);
+
+    open_gated(&u, "topk=3,gate1=1,keep1=255,wide=1");
+    propose(&u, &tree, text[N_TEXT - 1]);
+    assert_int_equal(u.drafter->passes, 2);
+    assert_int_equal(tree.n, 41);
+    int32_t deep = 0;
+    for (int32_t i = 1; i < tree.n; i++) deep += tree.depth[i] == 2;
+    assert_int_equal(deep, 40 - 3);
+    close_setup(&u);
+
+    open_gated(&u, "topk=1,depth=20,full=1,svip=0.0001");
+    propose(&u, &tree, text[N_TEXT - 1]);
+    assert_int_equal(tree.n, 2);
+    close_setup(&u);
+    open_gated(&u, "topk=2,depth=20,full=1,mass=1");
+    propose(&u, &tree, text[N_TEXT - 1]);
+    assert_int_equal(u.drafter->passes, 2);
+    close_setup(&u);
+}
+
 /* The gate compares the best path's probability at its checkpoint: just below the threshold it opens. */
 static void test_gate_threshold(void **state) {
     (void)state;
@@ -467,7 +515,7 @@ int main(void) {
     fixture_model(qwen3, FIXTURE_QWEN3);
     const struct CMUnitTest t[] = {
         cmocka_unit_test(test_flags),  cmocka_unit_test(test_rewind),         cmocka_unit_test(test_one_token),
-        cmocka_unit_test(test_gates),  cmocka_unit_test(test_gate_threshold), cmocka_unit_test(test_second),
+        cmocka_unit_test(test_gates),  cmocka_unit_test(test_gate_threshold), cmocka_unit_test(test_early_stops), cmocka_unit_test(test_second),
         cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests_name("eagle3", t, NULL, NULL);
 }

@@ -4,7 +4,11 @@
 
 #include <math.h>
 
+#include "dflash/best_first.h"
+#include "graft/fill.h"
+#include "graft/ngram.h"
 #include "graft/rank.h"
+#include "runtime/verify.h"
 #include "tests/drafter_rig.h"
 
 extern const dg_drafter_ops dg_fused;
@@ -72,7 +76,7 @@ static void test_most_probable_paths(void **state) {
         random_lattice(id, logp, &seed);
         list_paths(id, logp, 0, DG_RANK_GREEDY, 1, all, &n_all);
         qsort(all, (size_t)n_all, sizeof *all, by_size);
-        r.offer = (dg_offer){{id, logp, DEPTHS, WIDTH}, 1};
+        r.offer = (dg_offer){.lattice = {id, logp, DEPTHS, WIDTH}, .source = 1};
         const int32_t budget = 1 + pick(&seed, 100);
         dg_tree t;
         dg_tree_reset(&t, 5);
@@ -101,7 +105,7 @@ static void test_chain_is_safe(void **state) {
         float logp[DEPTHS * WIDTH];
         random_lattice(id, logp, &seed);
         for (int32_t i = 0; i < DEPTHS * WIDTH; i++) logp[i] = -3 - 0.01f * (float)(i % WIDTH); /* flat */
-        r.offer = (dg_offer){{id, logp, DEPTHS, WIDTH}, 1};
+        r.offer = (dg_offer){.lattice = {id, logp, DEPTHS, WIDTH}, .source = 1};
         dg_tree t;
         dg_tree_reset(&t, 5);
         rig_propose(&r, &t, DEPTHS);
@@ -184,7 +188,7 @@ static void test_no_part_promises_more(void **state) {
         rig all, some;
         rig_open(&all, &dg_fused, V, "chain=0"), rig_open(&some, &dg_fused, V, part[trial % 4]);
         rig_read(&all, text, 299, text[299]), rig_read(&some, text, 299, text[299]);
-        all.offer = some.offer = (dg_offer){{id, logp, DEPTHS, WIDTH}, 1};
+        all.offer = some.offer = (dg_offer){.lattice = {id, logp, DEPTHS, WIDTH}, .source = 1};
         dg_tree whole, t, u;
         dg_tree_reset(&whole, text[299]), dg_tree_reset(&t, text[299]), dg_tree_reset(&u, text[299]);
         const int32_t budget = 1 + pick(&seed, 15);
@@ -204,6 +208,64 @@ static void test_no_part_promises_more(void **state) {
     assert_true(n_more > 40);
 }
 
+static int32_t accepted(const dg_tree *t, const int32_t *text) {
+    int32_t sampled[DG_TREE_MAX];
+    for (int32_t i = 0; i < t->n; i++) sampled[i] = text[t->depth[i]];
+    dg_walk w;
+    dg_verify(t, sampled, &w);
+    return w.n - 1;
+}
+
+/* Each path of the part is a path of the whole. */
+static bool covers(const dg_tree *whole, const dg_tree *part) {
+    int32_t to[DG_TREE_MAX] = {0};
+    for (int32_t i = 1; i < part->n; i++)
+        if ((to[i] = dg_tree_child(whole, to[part->parent[i]], part->token[i])) < 0) return false;
+    return true;
+}
+
+/* Where the tree of all sources covers what one of them proposes alone, it accepts no less, whatever the text; and it does
+ * cover the best of each: the block drafter's paths, the text's, M's. */
+static void test_accepts_no_less_than_its_parts(void **state) {
+    (void)state;
+    enum { PARTS = 3, SMALL = 6 };
+    uint64_t seed = 12;
+    int32_t n_covered[PARTS] = {0}, n_trial = 0, better = 0;
+    for (int trial = 0; trial < 40; trial++, n_trial++) {
+        int32_t said[300], id[DEPTHS * WIDTH];
+        float logp[DEPTHS * WIDTH];
+        static dg_best_first scratch;
+        for (int32_t i = 0; i < 300; i++) said[i] = i > 8 && pick(&seed, 4) ? said[i - 7] : pick(&seed, V);
+        random_lattice(id, logp, &seed);
+        rig all, text, m;
+        rig_open(&all, &dg_fused, V, NULL), rig_open(&text, &dg_ngram, V, NULL), rig_open(&m, &dg_fill, V, NULL);
+        rig_read(&all, said, 299, said[299]), rig_read(&text, said, 299, said[299]), rig_read(&m, said, 299, said[299]);
+        all.offer = (dg_offer){.lattice = {id, logp, DEPTHS, WIDTH}, .source = 1};
+        dg_tree whole, part[PARTS];
+        dg_tree_reset(&whole, said[299]);
+        for (int p = 0; p < PARTS; p++) dg_tree_reset(&part[p], said[299]);
+        rig_propose(&all, &whole, 255);
+        dg_best_first_fill(&scratch, &part[0], &all.offer.lattice, SMALL, 1, 1);
+        rig_propose(&text, &part[1], SMALL);
+        rig_propose(&m, &part[2], SMALL);
+        for (int p = 0; p < PARTS; p++) {
+            if (!covers(&whole, &part[p])) continue;
+            n_covered[p]++;
+            for (int32_t i = 0; i < 30; i++) {
+                int32_t ahead[DG_TREE_MAX], node = pick(&seed, whole.n);
+                for (int32_t d = 0; d < DG_TREE_MAX; d++) ahead[d] = pick(&seed, V);
+                for (; node; node = whole.parent[node]) ahead[whole.depth[node] - 1] = whole.token[node];
+                assert_true(accepted(&whole, ahead) >= accepted(&part[p], ahead));
+                better += accepted(&whole, ahead) > accepted(&part[p], ahead);
+            }
+        }
+        rig_close(&all), rig_close(&text), rig_close(&m);
+    }
+    print_message("of %d: covered %d (block), %d (text), %d (M)\n", n_trial, n_covered[0], n_covered[1], n_covered[2]);
+    for (int p = 0; p < PARTS; p++) assert_true(n_covered[p] >= n_trial / 2);
+    assert_true(better > 500);
+}
+
 /* A network that is always right and never sure: after some rounds its chain is the tree. */
 static void test_learns(void **state) {
     (void)state;
@@ -216,7 +278,7 @@ static void test_learns(void **state) {
         float logp[DEPTHS * WIDTH];
         random_lattice(id, logp, &seed);
         for (int32_t i = 0; i < DEPTHS * WIDTH; i++) logp[i] = -2.5f - 0.1f * (float)(i % WIDTH);
-        r.offer = (dg_offer){{id, logp, DEPTHS, WIDTH}, 1};
+        r.offer = (dg_offer){.lattice = {id, logp, DEPTHS, WIDTH}, .source = 1};
         dg_tree t;
         dg_tree_reset(&t, 5);
         rig_propose(&r, &t, DEPTHS);
@@ -270,6 +332,7 @@ int main(void) {
         cmocka_unit_test(test_other_drafters_nodes),
         cmocka_unit_test(test_stop_ends_a_path),
         cmocka_unit_test(test_no_part_promises_more),
+        cmocka_unit_test(test_accepts_no_less_than_its_parts),
         cmocka_unit_test(test_learns),
         cmocka_unit_test(test_parameters),
     };

@@ -166,7 +166,7 @@ static void test_tree(void **state) {
     rig_open(&r, &dg_graft, V, "tau=0.4,tree=1");
     rig_read(&r, text, 14, 30);
     rig_read(&r, more, 4, 3);
-    r.offer = (dg_offer){{id, logp, 2, 3}, 1};
+    r.offer = (dg_offer){.lattice = {id, logp, 2, 3}, .source = 1};
     dg_tree t;
     chain(&t, 3, draft, p, 8);
     rig_propose(&r, &t, 8);

@@ -528,6 +528,39 @@ static void test_refusals(void **state) {
     check_fails(dg_model_open(dir[0], &(dg_model_options){.compute = (dg_compute)9}, &m), DG_ERR_ARGUMENT, "found 9");
 }
 
+/* The rounds as they are shown make up the text: each begins with the token that the one before ended with, and its path
+ * and next token are what was appended. */
+static void test_rounds(void **state) {
+    (void)state;
+    int32_t want[N_NEW];
+    dg_round r;
+    plain(want, N_NEW, 0, 0);
+    dg_session *s = drafted(7, NULL, 0, true);
+    toy_oracle_knows(0, prompt, N_PROMPT, want, N_NEW);
+    check_ok(dg_session_sync(s, prompt, N_PROMPT));
+    dg_session_get_round(s, &r);
+    assert_int_equal(r.index, 0);
+    dg_session_limit(s, 30);
+    int32_t at = 0, last = prompt[N_PROMPT - 1];
+    size_t n;
+    for (uint64_t index = 1; check_ok(dg_session_step(s, NULL, 0, &n)), n; index++) {
+        dg_session_get_round(s, &r);
+        assert_int_equal(r.index, index);
+        assert_int_equal(r.token[0], last);
+        assert_in_range(r.n, 1, 8);
+        assert_int_equal(r.n_path, n);
+        for (int32_t i = 1; i < r.n_path; i++) {
+            assert_int_equal(r.parent[r.path[i]], r.path[i - 1]);
+            assert_int_equal(r.token[r.path[i]], want[at++]);
+            assert_int_equal(r.source[r.path[i]], 1);
+        }
+        assert_int_equal(r.next, want[at++]);
+        last = r.next;
+    }
+    assert_int_equal(at, 30);
+    dg_session_free(s);
+}
+
 /* What a plan says is what creation takes. */
 static void test_plan(void **state) {
     (void)state;
@@ -607,6 +640,7 @@ int main(void) {
         cmocka_unit_test(test_logprobs),          cmocka_unit_test(test_seeds_differ),
         cmocka_unit_test(test_stats),             cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_plan), cmocka_unit_test(test_kv_type),              cmocka_unit_test(test_limit_used_up),
+        cmocka_unit_test(test_rounds),
         cmocka_unit_test(test_options_are_copied), cmocka_unit_test(test_dead),
         cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_nothing_behind_stop),
         cmocka_unit_test(test_leading_space),     cmocka_unit_test(test_mismatch_warnings)};

@@ -81,6 +81,23 @@ static void test_deepest(void **state) {
     check_walk(&t, sampled, path, 201, 4);
 }
 
+/* Siblings with one token: the walk goes along the one that gets furthest, the older among equals. */
+static void test_doubles(void **state) {
+    (void)state;
+    dg_tree t;
+    dg_tree_reset(&t, 1);
+    dg_tree_append(&t, 0, 2, -1, 1);
+    dg_tree_append(&t, 0, 2, -1, 2);
+    dg_tree_append(&t, 1, 5, -1, 1);
+    dg_tree_append(&t, 2, 6, -1, 2);
+    dg_tree_append(&t, 4, 7, -1, 2);
+    check_walk(&t, SAMPLED(2, 6, 6, 9, 7, 8), PATH(0, 2, 4, 5), 8);
+    check_walk(&t, SAMPLED(2, 5, 5, 9, 7, 8), PATH(0, 1, 3), 9);
+    check_walk(&t, SAMPLED(2, 4, 4, 9, 7, 8), PATH(0, 1), 4);
+    assert_int_equal(dg_tree_add(&t, 0, 2, -0.5f, 3), 1);
+    assert_int_equal(t.n, 6);
+}
+
 /* A made-up target: its next token is a function of the whole path from the root. */
 static int32_t target_next(const int32_t *token, int32_t n, uint32_t salt) {
     uint32_t h = salt;
@@ -144,6 +161,7 @@ int main(void) {
         cmocka_unit_test(test_chain),
         cmocka_unit_test(test_branches),
         cmocka_unit_test(test_deepest),
+        cmocka_unit_test(test_doubles),
         cmocka_unit_test(test_text_is_plain_decoding),
     };
     return cmocka_run_group_tests_name("verify", t, NULL, NULL);

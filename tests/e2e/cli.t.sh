@@ -76,6 +76,8 @@ test_drafts() {
     check mode_and_draft 2 'leave out --draft' $run --mode bare --draft toy
     check drafter_without_mode 2 'write --draft NAME:p' $run --drafter p
     check drafter_not_wanted 2 'no weights to fill in' $run --mode bare --drafter p
+    check count_root 0 '"budget": 11' $run --json --mode both --drafter p --count-root
+    check count_root_auto 2 'expected a budget of 2 or more, found auto' $run --draft toy --count-root
     check budget_range 2 'expected auto or a whole number from 1 to 255' $run --budget 256
     check modes 0 '= --draft toy:\{toy\},differ=4 --draft second --budget 12' "$toy" modes
     check modes_json 0 '' "$toy" modes --json
@@ -87,6 +89,7 @@ test_run() {
     check run_text 0 '^61 tokens, .* tok/s, plain decoding$' $run
     plain=$(cat "$tmp/out")
     check run_summary 0 'acceptance length 2\.9., 66% of drafts accepted, drafters toy$' $run --draft toy
+    check run_drafting 0 '^accepted: toy 4[0-9] of [0-9]+; by depth .*; cuts from depth 0 none; .* rounds, ' $run --draft toy
     same run_text_is_exact "$plain" "$(cat "$tmp/out")"
     check compare_identical 0 'ratio .*, text identical: yes' $run --draft toy --compare
     check compare_different 3 'text identical: no' $run --draft toy,differ=4 --compare
@@ -102,6 +105,34 @@ test_run() {
     check color 0 "$(printf '\033')\[32m" env NO_COLOR= $run --draft toy --color
     check no_color 0 'NO_COLOR is set' env NO_COLOR=1 $run --draft toy --color
     if grep -q "$(printf '\033')" "$tmp/out"; then fail no_color_is_plain "escapes"; else pass no_color_is_plain; fi
+    trace=$tmp/trace
+    check trace 0 '' $run --draft toy --trace "$trace" -n 5
+    same trace_lines 6 "$(wc -l <"$trace" | tr -d ' ')"
+    holds trace_is_json python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "$trace"
+    check show 0 '^├─○ "x"  toy 0\.607$' "$toy" show "$trace"
+    check show_accepted 0 '^└─● "[a-z]"  toy 0\.223$' "$toy" show "$trace" --round 3
+    check show_which 0 '^round 3 of 5: 2 nodes, toy 1 of 2 accepted, cut at 1; then' "$toy" show "$trace" --round 3
+    check show_round_missing 2 'the trace has 5 rounds' "$toy" show "$trace" --round 6
+    check show_no_file 2 'expected FILE after' "$toy" show
+    check show_missing_file 1 '' "$toy" show "$tmp/none"
+    check show_no_trace 1 ':1: this is no trace' "$toy" show "$model"
+    head -c 700 "$trace" >"$tmp/cut"
+    check show_truncated 1 ':[0-9]+: no JSON, or cut off' "$toy" show "$tmp/cut"
+    sed 's/"dgraft_trace":1/"dgraft_trace":2/' "$trace" >"$tmp/newer"
+    check show_newer 1 'newer dgraft' "$toy" show "$tmp/newer"
+    sed 's/"parents":\[-1,0,0\]/"parents":[-1,0,2]/' "$trace" >"$tmp/wrong"
+    check show_bad_tree 1 'a parent does not stand before its node' "$toy" show "$tmp/wrong"
+    sed 's/"path":\[0,2\]/"path":[0,2,1]/' "$trace" >"$tmp/wrong"
+    check show_bad_path 1 'no path of the tree' "$toy" show "$tmp/wrong"
+    check trace_unwritable 1 'trace .*/no/such' $run --draft toy --trace /no/such/file
+    check save_memory_fails 1 'the toy remembers nothing' $run --draft toy --save-memory "$tmp/memory"
+    check calibrate 0 '^8 rounds in [0-9]+ s; written to beside$' "$toy" calibrate -m "$model" --draft toy
+    check calibrate_threshold 0 '^stop after pass 0 below 0\.250' "$toy" calibrate -m "$model" --draft toy --rule A
+    check calibrate_out 0 'written to there' "$toy" calibrate -m "$model" --draft toy -o there
+    check calibrate_json 0 '"rounds": 8' "$toy" calibrate -m "$model" --draft toy --json
+    check calibrate_nothing 2 'nothing to calibrate' "$toy" calibrate -m "$model"
+    check calibrate_rule 2 'expected A or B' "$toy" calibrate -m "$model" --draft toy --rule C
+    check calibrate_fails 1 'the toy failed' "$toy" calibrate -m "$model" --draft toy,fail=1
     check library_failure 1 'the toy failed' $run --draft toy,fail=3
     same text_before_a_failure ghk "$(cat "$tmp/out")"
     check missing_file 1 'cannot be read' "$toy" run -m "$tmp/none" -p hi
@@ -281,6 +312,8 @@ test_other() {
     same info_json_context 77 "$(json memory context)"
     check convert 0 'wrote' "$toy" convert -m "$model" -o "$tmp/converted" --type q8_0
     same convert_written 'type 14 tokenizer none' "$(cat "$tmp/converted")"
+    check convert_layers 0 'wrote' "$toy" convert -m "$model" -o "$tmp/short" --type q8_0 --layers 8
+    same convert_layers_kept 'type 14 tokenizer none layers 8' "$(cat "$tmp/short")"
     check convert_exists 2 'exists; --force' "$toy" convert -m "$model" -o "$tmp/converted" --type q8_0
     check convert_force 0 'wrote' "$toy" convert -m "$model" -o "$tmp/converted" --type bf16 --force \
         --tokenizer "$tmp/t"
@@ -293,7 +326,7 @@ test_other() {
 
 # Every option of every --help is in the man page.
 test_manual() {
-    for command in run chat tokens info verify modes convert answers; do
+    for command in run chat tokens info verify modes convert answers show calibrate; do
         "$toy" "$command" --help >"$tmp/help" || fail "help_$command" "status"
         missing=$(sed -n '/^Options:/,/^Examples:/s/^  \(-[^A-Z[]*\).*/\1/p' "$tmp/help" | tr -d ',' | tr ' ' '\n' |
             grep '^-' | while read -r option; do
@@ -301,6 +334,57 @@ test_manual() {
         done)
         same "manual_$command" '' "$missing"
     done
+}
+
+# What drafters learned goes to a file and back; a bad file is refused by name, before anything is generated.
+test_real_memory() {
+    dgraft=$BUILD/dgraft target=$GOLDEN/dflash/target-qwen3 m=$tmp/m
+    have_golden real_memory || return
+    run="$dgraft run -m $target -n 24 --ignore-eos"
+    check memory_save 0 'tok/s' $run -p 'the river runs' --draft recycling --save-memory "$m"
+    check memory_load 0 'text identical: yes' $run -p 'the river' --draft "fused:$m" --compare
+    check memory_other_drafter 0 'text identical: yes' $run -p 'the river' --draft "fill:$m" --compare
+    check memory_none 2 'no drafter of this session has a memory' $run -p x --draft ngram --save-memory "$m.x"
+    check memory_off 2 'm=0 switches it off' $run -p x --draft fused,m=0 --save-memory "$m.x"
+    check memory_unwritable 1 'no/such' $run -p x --draft fused --save-memory /no/such/file
+    head -c 1000 "$m" >"$m.cut"
+    check memory_truncated 1 "$m.cut" $run -p x --draft "fused:$m.cut"
+    python3 - "$m" <<'PY'
+import sys
+b = bytearray(open(sys.argv[1], 'rb').read())
+for name, at, value in (('newer', 8, 2), ('vocab', 12, 99), ('sum', len(b) - 3, 0x7f)):
+    c = bytearray(b)
+    c[at] = value
+    open(f'{sys.argv[1]}.{name}', 'wb').write(c)
+PY
+    check memory_newer 1 'version' $run -p x --draft "fused:$m.newer"
+    check memory_other_vocabulary 1 'vocabulary' $run -p x --draft "graft:$m.vocab"
+    check memory_damaged 1 "$m.sum" $run -p x --draft "recycling:$m.sum"
+    check memory_no_text 1 "$m.bytes" sh -c "printf 'a\\351\\000b' >'$m.bytes'; $run -p x --draft 'fused:$m.bytes'"
+}
+
+# A trace of real rounds, and a calibration that the next run begins with.
+test_real_calibration() {
+    dgraft=$BUILD/dgraft target=$GOLDEN/eagle3/target-llama head=$GOLDEN/eagle3/head-llama c=$tmp/c.json
+    [ -f "$head/config.json" ] || { have_golden real_calibration; return; }
+    mode="--mode graft-eagle3 --drafter $head"
+    check real_trace 0 '' "$dgraft" run -m "$target" -p 'the river runs' -n 40 --ignore-eos $mode --trace "$tmp/rounds"
+    check real_show 0 '^round .*eagle3 [0-9]+ of' "$dgraft" show "$tmp/rounds"
+    check real_show_accepted 0 '●' "$dgraft" show "$tmp/rounds" --round 1
+    printf '%s\n' '{"prompt": "the river runs to the sea"}' '{"prompt": "a bird in the hand"}' >"$tmp/warm"
+    calibrate="$dgraft calibrate -m $target $mode --prompts $tmp/warm -n 40 -o $c"
+    check real_calibrate 0 '^stop after pass 5 below' $calibrate
+    check real_calibrate_loss 0 '^stop after pass 0 below' $calibrate --rule A
+    check real_calibrated 0 'text identical: yes' "$dgraft" run -m "$target" -p 'the river' -n 24 --ignore-eos $mode \
+        --calibration "$c" --compare
+    check real_calibration_taken 0 'calibration of [0-9]+ rounds' "$dgraft" run -m "$target" -p 'the river' -n 4 $mode \
+        --calibration "$c" -v
+    sed 's/"machine": "/&another /' "$c" >"$c.other"
+    check calibration_of_another_machine 2 'calibrated for another machine' "$dgraft" run -m "$target" -p x -n 4 $mode \
+        --calibration "$c.other"
+    head -c 300 "$c" >"$c.cut"
+    check calibration_truncated 1 "$c.cut" "$dgraft" run -m "$target" -p x -n 4 $mode --calibration "$c.cut"
+    check calibration_missing 1 'no/such' "$dgraft" run -m "$target" -p x -n 4 $mode --calibration no/such
 }
 
 test_real() {
@@ -341,4 +425,6 @@ test_terminal
 test_other
 test_manual
 test_real
+test_real_memory
+test_real_calibration
 exit $failures

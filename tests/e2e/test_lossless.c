@@ -7,12 +7,13 @@
 #include "tests/fixture.h"
 #include "tests/toy_drafters.h"
 
-enum { MAX_BATCH = 8, MAX_ARMS = 18 };
+enum { MAX_BATCH = 8, MAX_ARMS = 32 };
 
 typedef struct grid {
     const char *model;      /* path */
     const char *dflash;     /* path, NULL: none */
     const char *eagle3;     /* likewise */
+    const char *lm;         /* likewise */
     int32_t vocab, prompt_len, n_new;
     int32_t threads[2], batch[3], budget[5]; /* 0: auto */
     float temperature[3];
@@ -105,6 +106,11 @@ static int list_arms(const grid *g, arm *a) {
     a[n++] = (arm){"pld", {{"pld", NULL, "tokens=4"}}, 1};
     a[n++] = (arm){"recycling", {{"recycling", NULL, NULL}}, 1};
     a[n++] = (arm){"fused memory", {{"fused", NULL, NULL}}, 1};
+    if (g->lm) {
+        a[n++] = (arm){"lm", {{"lm", g->lm, NULL}}, 1};
+        a[n++] = (arm){"csd", {{"lm", g->lm, "cascade=1,tokens=5,svip=0.9"}}, 1};
+        a[n++] = (arm){"lm + fused", {{"lm", g->lm, "tokens=3"}, {"fused", NULL, NULL}}, 2};
+    }
     if (g->dflash) {
         a[n++] = (arm){"graft-tail", {{"dflash", g->dflash, NULL}, {"graft", NULL, "tau=0.4"}}, 2};
         a[n++] = (arm){"graft-tail-tree", {{"dflash", g->dflash, "width=8"}, {"graft", NULL, "tree=1"}}, 2};
@@ -117,6 +123,15 @@ static int list_arms(const grid *g, arm *a) {
         a[n++] = (arm){"eagle3 chain", {{"eagle3", g->eagle3, "topk=1"}}, 1};
         a[n++] = (arm){"eagle3 tree", {{"eagle3", g->eagle3, "depth=4,topk=6"}}, 1};
         a[n++] = (arm){"eagle3 + fused", {{"eagle3", g->eagle3, "depth=3,topk=4"}, {"fused", NULL, NULL}}, 2};
+        a[n++] = (arm){"prune-only", {{"eagle3", g->eagle3, "depth=6,topk=5,gated=1"}}, 1};
+        a[n++] = (arm){"graft-eagle3", {{"eagle3", g->eagle3, "depth=6,topk=5,gated=1"}, {"fill", NULL, NULL}}, 2};
+        a[n++] = (arm){"graft-eagle3 append",
+                       {{"eagle3", g->eagle3, "depth=6,topk=5,gate0=1,keep0=4"}, {"fill", NULL, "append=1"}}, 2};
+        a[n++] = (arm){"graft-eagle3 skip", {{"eagle3", g->eagle3, "depth=6,topk=5,gate1=1,keep1=6"}, {"fill", NULL, "skip=1"}}, 2};
+        a[n++] = (arm){"echo", {{"eagle3", g->eagle3, "depth=6,topk=5,gated=1,wide=1,keep0=255,keep1=255,keep5=255"}}, 1};
+        a[n++] = (arm){"ddd", {{"eagle3", g->eagle3, "depth=7,topk=4,mass=0.5"}}, 1};
+        a[n++] = (arm){"svip", {{"eagle3", g->eagle3, "topk=1,depth=39,svip=0.3"}}, 1};
+        a[n++] = (arm){"eagle3-ngram", {{"ngram", NULL, "min=5,alternatives=1"}, {"eagle3", g->eagle3, "depth=3,topk=4"}}, 2};
         a[n++] = (arm){"ngram + gated eagle3 tree",
                        {{"ngram", NULL, NULL}, {"eagle3", g->eagle3, "depth=5,topk=4,gate0=0.2,gate1=0.1,keep0=2"}}, 2};
     }
@@ -190,7 +205,7 @@ static char dir[FIXTURE_KINDS][256];
 static void test_fixture_llama(void **state) {
     (void)state;
     grid g = tiny;
-    g.model = dir[0], g.dflash = dir[2], g.eagle3 = dir[3];
+    g.model = dir[0], g.dflash = dir[2], g.eagle3 = dir[3], g.lm = dir[1];
     run_grid(&g);
     assert_true(n_accepted > 1000);
 }
@@ -198,7 +213,7 @@ static void test_fixture_llama(void **state) {
 static void test_fixture_qwen3(void **state) {
     (void)state;
     grid g = tiny;
-    g.model = dir[1], g.dflash = dir[2], g.eagle3 = dir[3];
+    g.model = dir[1], g.dflash = dir[2], g.eagle3 = dir[3], g.lm = dir[1];
     g.n_seed = 1;
     run_grid(&g);
 }

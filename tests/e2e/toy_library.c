@@ -260,6 +260,35 @@ void dg_session_reset_stats(dg_session *s) {
     s->stats = (dg_stats){0};
 }
 
+dg_status dg_session_save_memory(const dg_session *s, const char *path) {
+    (void)s;
+    return fail(DG_ERR_IO, "%s: the toy remembers nothing", path);
+}
+
+dg_status dg_calibrate(dg_model *model, const dg_calibrate_options *o, dg_calibrated *report) {
+    (void)model;
+    if (o->draft[0].params && strstr(o->draft[0].params, "fail=")) return fail(DG_ERR_IO, "the toy failed");
+    if (o->progress) o->progress(o->ud, "answers", 1);
+    *report = (dg_calibrated){.rounds = (int32_t)o->n_prompt, .has_gates = true, .gate = {{o->by_loss ? 0.25f : 0.5f, 0, 1}}};
+    snprintf(report->path, sizeof report->path, "%s", o->out ? o->out : "beside");
+    return DG_OK;
+}
+
+/* The last token as a tree: the toy's drafts are never wrong twice. */
+void dg_session_get_round(const dg_session *s, dg_round *round) {
+    static int32_t token[3];
+    static const int16_t parent[3] = {-1, 0, 0};
+    static const float score[3] = {0, -0.5f, -1.5f};
+    static const uint8_t source[3] = {0, 1, 1};
+    static const int32_t path[2] = {0, 2};
+    *round = (dg_round){.index = s->n - s->n_prompt, .n = s->drafted ? 3 : 1, .token = token, .parent = parent,
+                        .score = score, .source = source, .n_path = s->drafted ? 2 : 1, .path = path, .cut = 1};
+    if (s->n < 2) return;
+    token[0] = s->token[s->n - 2];
+    token[1] = 'x';
+    token[2] = round->next = s->token[s->n - 1];
+}
+
 size_t dg_drafter_count(void) {
     return 2;
 }
@@ -280,12 +309,14 @@ const dg_mode *dg_mode_get(size_t i) {
     return i < 2 ? &mode[i] : NULL;
 }
 
-dg_status dg_convert_with(const char *in, const char *tokenizer, const char *out, dg_dtype type,
+dg_status dg_convert_first(const char *in, int32_t layers, const char *tokenizer, const char *out, dg_dtype type,
                           void (*progress)(void *ud, size_t done, size_t total), void *ud) {
     if (access(in, R_OK) != 0) return fail(DG_ERR_IO, "%s: cannot be read", in);
     FILE *f = fopen(out, "wb");
     if (!f) return fail(DG_ERR_IO, "%s: cannot be written", out);
     if (progress) progress(ud, 1, 1);
-    fprintf(f, "type %d tokenizer %s\n", (int)type, tokenizer ? tokenizer : "none");
+    fprintf(f, "type %d tokenizer %s", (int)type, tokenizer ? tokenizer : "none");
+    if (layers) fprintf(f, " layers %d", (int)layers);
+    fputc('\n', f);
     return fclose(f) == 0 ? DG_OK : fail(DG_ERR_IO, "%s: cannot be written", out);
 }
