@@ -111,6 +111,7 @@ static void dflash_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     const dg_config *c = &d->net.config;
     const int32_t rows = base->env->max_rows > d->block ? base->env->max_rows : d->block;
     const size_t drafts = (size_t)(d->block - 1), cells = drafts * (size_t)d->width;
+    dg_draft_vocab_layout(&d->vocab, d->target->be, dev);
     dg_kv_layout(&d->kv, c->n_layer, base->env->context + d->block, d->block, c->n_kv_head * c->head_dim, DG_F32, host, dev);
     dg_batch_layout(&d->batch, d->block, host, dev);
     dg_work_layout(&d->work, c, rows, dev);

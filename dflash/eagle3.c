@@ -139,6 +139,7 @@ static void eagle3_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     const int32_t slots = d->depth * d->width, max_rows = base->env->max_rows;
     const int32_t rows = max_rows > d->width ? max_rows : d->width;
     const size_t cells = (size_t)d->width * (size_t)d->width;
+    dg_draft_vocab_layout(&d->vocab, d->target->be, dev);
     dg_kv_layout(&d->kv, 1, base->env->context + slots, slots ? slots : 1, c->n_kv_head * c->head_dim, DG_F32, host, dev);
     dg_batch_layout(&d->batch, rows, host, dev);
     dg_work_layout(&d->work, c, rows, dev);

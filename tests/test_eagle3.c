@@ -148,7 +148,8 @@ static void check_logits(const reference *r, const double *state, dg_mat logits,
     memcpy(x, state, sizeof x);
     if (!r->head->norm_output) norm(x, weight(r, "norm"), r->hidden, x);
     const float *w = r->head->no_head ? r->target->net.weights.head.data : weight(r, "lm_head");
-    multiply(w, x, logits.cols, r->hidden, want);
+    const bool gathered = r->head->no_head && !r->head->whole_vocabulary; /* d2t leads from i to 2i + 1 */
+    for (int i = 0; i < logits.cols; i++) multiply(w + (gathered ? 2 * i + 1 : i) * r->hidden, x, 1, r->hidden, want + i);
     check_row("logits", dg_mat_row(&logits, row), want, logits.cols);
 }
 
@@ -227,6 +228,7 @@ static void test_flags(void **state) {
         {.speculators = true, .norm_before_residual = true, .norm_output = true, .embedding = true},
         {.speculators = true, .qk_norm = true, .norm_before_fc = true, .norm_output = true, .whole_vocabulary = true},
         {.whole_vocabulary = true, .no_head = true},
+        {.no_head = true},
         {.hidden = 32, .target_hidden = FIXTURE_HIDDEN, .embedding = true}};
     for (size_t i = 0; i < sizeof head / sizeof *head; i++) {
         check_head(i % 2 ? llama : qwen3, &head[i], "depth=3,topk=5,full=1", 4);
@@ -432,7 +434,7 @@ static void test_refused(void **state) {
     refuse(&(fixture_head){.hidden = 32, .target_hidden = 48}, NULL, DG_ERR_FORMAT, "no embed_tokens.weight");
     refuse(&(fixture_head){.hidden = 32, .target_hidden = 48, .embedding = true, .no_head = true, .whole_vocabulary = true}, NULL,
            DG_ERR_FORMAT, "no lm_head.weight");
-    refuse(&(fixture_head){.no_head = true}, NULL, DG_ERR_FORMAT, "d2t without lm_head");
+    refuse(&(fixture_head){.no_head = true, .bad_d2t = 5}, NULL, DG_ERR_FORMAT, "d2t[63] leads to token 132");
     refuse(&(fixture_head){.layers = "[1,2,4]"}, NULL, DG_ERR_ARGUMENT, "feature layer 2 is the output of layer 4");
     refuse(&(fixture_head){.layers = "[1,2]"}, NULL, DG_ERR_FORMAT, "tensor fc.weight: expected shape [48, 96]");
     refuse(&(fixture_head){.layers = "null"}, NULL, DG_ERR_ARGUMENT, "need a target of 7 layers; this one has 4");
