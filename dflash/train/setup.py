@@ -55,9 +55,10 @@ def make_dflash(args, target: Target, loader_taps: tuple[int, ...], sample: torc
     if args.init not in ("warm", "cold"):
         draft = load_dflash(args.init, target)
         draft.config["block_size"] = draft.block_size = args.block
+        draft.config["is_causal"] = draft.causal = draft.causal or args.causal
         return draft
     torch.manual_seed(args.seed)
-    draft = DFlash(new_config(target, args.layers, loader_taps, args.block, args.mask_id))
+    draft = DFlash(new_config(target, args.layers, loader_taps, args.block, args.mask_id, args.causal))
     if args.init == "warm":
         warm_start(draft, target, sample)
     else:
@@ -88,7 +89,7 @@ def _start_dflash(args, target: Target, folder: Folder, train: list[Record], val
     loader = Loader(folder, target, taps, torch.float32, device)
     draft = make_dflash(args, target, taps, loader.batch(train[:1]).taps[0]).to(device)
     vocabulary = Vocabulary(counts, target.config.vocab, min(args.vocab, target.config.vocab), args.extra)
-    options = Options(args.widths or (args.block,), args.rows, args.gamma, args.dpace, args.hard, args.temp)
+    options = Options(args.widths or (args.block,), args.rows, args.gamma, args.dpace, args.hard, args.temp, args.prompt_share)
     objective = DFlashObjective(draft, target, vocabulary, options, torch.float32)
 
     def export(path: str, info: dict) -> None:
@@ -132,12 +133,22 @@ def load_objective(target: Target, path: str):
         objective, taps = load_objective(target, os.path.join(path, "last"))
         restore_average(objective.module, state)
         return objective, taps
-    if "draft_vocab_size" in read_config(path):
+    if "eagle_config" in read_config(path):
         head = load_eagle(path, target).to(target.device)
         return EagleObjective(head, target, 5, 0.8, 0.5, 1.0), head.taps
     draft = load_dflash(path, target).to(target.device)
     vocabulary = Vocabulary(Counter(), target.config.vocab, 1, 0)
     return DFlashObjective(draft, target, vocabulary, Options(), torch.float32), draft.taps
+
+
+def draft_ids(path: str) -> torch.Tensor | None:
+    """The target's ids of a DFlash checkpoint's draft vocabulary, None where it has none."""
+    from safetensors import safe_open
+
+    if "dflash_config" not in read_config(path):
+        return None
+    with safe_open(os.path.join(path, "model.safetensors"), "pt") as f:
+        return f.get_tensor("d2t") + torch.arange(f.get_slice("d2t").get_shape()[0]) if "d2t" in f.keys() else None
 
 
 def frequent_ids(path: str | None, size: int, vocab: int) -> torch.Tensor | None:
@@ -156,9 +167,9 @@ def export_checkpoint(args) -> None:
     config, tensors = dict(objective.module.config), objective.tensors()
     ids = frequent_ids(args.vocab_data, args.vocab, target.config.vocab)
     if ids is not None:
-        if "draft_vocab_size" in config:
+        if "eagle_config" in config:
             raise TrainError("--vocab is for DFlash; an EAGLE-3 head has its draft vocabulary from training")
-        tensors |= reduced_head(target.head, ids)
+        tensors |= reduced_head(target.head, ids, args.with_head)
         config["draft_vocab_size"] = len(ids)
     write_checkpoint(args.out, config, tensors)
     if args.ids:
