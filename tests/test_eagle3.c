@@ -11,7 +11,8 @@
 
 enum { HEADS = 4, KV = 2, HEAD = 12, MAX_HIDDEN = 64, MAX_ROWS = 64 };
 
-static char llama[256], qwen3[256], made[256];
+static char llama[256], qwen3[256], made[256], converted[264];
+static const char *opened = made; /* the head that try_open takes */
 
 typedef struct setup {
     dg_model *model;
@@ -20,7 +21,7 @@ typedef struct setup {
 } setup;
 
 static dg_status try_open(setup *u, const char *target, const char *params) {
-    const dg_draft draft = {"eagle3", made, params};
+    const dg_draft draft = {"eagle3", opened, params};
     const dg_session_options opt = {.context = 128, .budget = 40, .draft = &draft, .n_draft = 1, .ignore_stop_tokens = true};
     *u = (setup){0};
     check_ok(dg_model_open(target, &(dg_model_options){.threads = 2, .compute = DG_COMPUTE_F32}, &u->model));
@@ -216,6 +217,45 @@ static void check_head(const char *target, const fixture_head *head, const char 
     dg_file_close(r->file);
     free(r);
     close_setup(&u);
+}
+
+/* The same head as a GGUF file. */
+static void check_converted(const char *target, const fixture_head *head) {
+    fixture_eagle3(made, head);
+    check_ok(dg_convert(made, converted, DG_F32, NULL, NULL));
+    opened = converted;
+    check_head(target, head, "depth=3,topk=5,full=1", 4);
+    opened = made;
+}
+
+static void test_converted(void **state) {
+    (void)state;
+    static const fixture_head head[] = {
+        {0},
+        {.norm_before_residual = true},
+        {.norm_before_fc = true, .fc_bias = true, .embedding = true},
+        {.no_head = true},
+        {.whole_vocabulary = true, .no_head = true},
+        {.hidden = 32, .target_hidden = FIXTURE_HIDDEN, .embedding = true}};
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++) check_converted(i % 2 ? llama : qwen3, &head[i]);
+}
+
+static void refuse_to_convert(const fixture_head *head, const char *part) {
+    fixture_eagle3(made, head);
+    check_fails(dg_convert(made, converted, DG_F16, NULL, NULL), DG_ERR_UNSUPPORTED, part);
+}
+
+static void test_not_converted(void **state) {
+    (void)state;
+    char folder[264];
+    snprintf(folder, sizeof folder, "%s.hf", made);
+    refuse_to_convert(&(fixture_head){.fc_norm = true}, "fc_norm has no GGUF key");
+    refuse_to_convert(&(fixture_head){.speculators = true, .norm_output = true}, "norm_output has no GGUF key");
+    refuse_to_convert(&(fixture_head){.qk_norm = true}, "a norm of q and k has no GGUF key");
+    refuse_to_convert(&(fixture_head){.layers = "null"}, "names no feature layers");
+    fixture_eagle3(made, &(fixture_head){0});
+    check_ok(dg_convert(made, converted, DG_F16, NULL, NULL));
+    check_fails(dg_convert(converted, folder, DG_F16, NULL, NULL), DG_ERR_UNSUPPORTED, "can be converted to GGUF only");
 }
 
 static void test_flags(void **state) {
@@ -451,9 +491,6 @@ static void test_refused(void **state) {
     assert_int_equal(u.drafter->ops->taps(u.drafter, &layer), 3);
     for (int i = 0; i < 3; i++) assert_int_equal(layer[i], i);
     close_setup(&u);
-    char out[300];
-    snprintf(out, sizeof out, "%s.gguf", made);
-    check_fails(dg_convert(made, out, DG_F16, NULL, NULL), DG_ERR_UNSUPPORTED, "EAGLE-3 head cannot be converted");
     dg_model *m;
     check_fails(dg_model_open(made, NULL, &m), DG_ERR_ARGUMENT, "is an EAGLE-3 head, not a target; use it with --draft eagle3:");
 }
@@ -463,10 +500,12 @@ int main(void) {
     snprintf(llama, sizeof llama, "%s/llama", tmp);
     snprintf(qwen3, sizeof qwen3, "%s/qwen3", tmp);
     snprintf(made, sizeof made, "%s/head", tmp);
+    snprintf(converted, sizeof converted, "%s.gguf", made);
     fixture_model(llama, FIXTURE_LLAMA);
     fixture_model(qwen3, FIXTURE_QWEN3);
     const struct CMUnitTest t[] = {
-        cmocka_unit_test(test_flags),  cmocka_unit_test(test_rewind),         cmocka_unit_test(test_one_token),
+        cmocka_unit_test(test_flags),  cmocka_unit_test(test_converted),      cmocka_unit_test(test_not_converted),
+        cmocka_unit_test(test_rewind), cmocka_unit_test(test_one_token),
         cmocka_unit_test(test_gates),  cmocka_unit_test(test_gate_threshold), cmocka_unit_test(test_second),
         cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests_name("eagle3", t, NULL, NULL);
