@@ -188,16 +188,29 @@ def read_config(path: str) -> dict:
         raise TrainError(f"{file}: {e}") from e
 
 
-def read_weights(module: nn.Module, path: str) -> dict[str, torch.Tensor]:
-    """Loads model.safetensors into the module, every tensor of it, and returns those the module has no place for
-    (a reduced head and its maps). Raises TrainError for a missing or misshapen one."""
+def read_tensors(path: str) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint folder: of model.safetensors, or of the files that its index names."""
     from safetensors.torch import load_file
 
-    file = os.path.join(path, "model.safetensors")
+    file, index = (os.path.join(path, name) for name in ("model.safetensors", "model.safetensors.index.json"))
+    tensors: dict[str, torch.Tensor] = {}
     try:
-        tensors = load_file(file)
+        if not os.path.exists(file) and os.path.exists(index):
+            with open(index, encoding="utf-8") as f:
+                parts = sorted(set(json.load(f)["weight_map"].values()))
+        else:
+            parts = ["model.safetensors"]
+        for file in (os.path.join(path, name) for name in parts):
+            tensors |= load_file(file)
     except Exception as e:
         raise TrainError(f"{file}: {e}") from e
+    return tensors
+
+
+def read_weights(module: nn.Module, path: str) -> dict[str, torch.Tensor]:
+    """Loads a checkpoint folder into the module, every tensor of it, and returns those the module has no place for
+    (a reduced head and its maps). Raises TrainError for a missing or misshapen one."""
+    file, tensors = os.path.join(path, "model.safetensors"), read_tensors(path)
     own = module.state_dict()
     for name, value in own.items():
         if name not in tensors:
@@ -217,8 +230,9 @@ def check_target(config: dict, target: Target, path: str) -> None:
 
 
 def load_dflash(path: str, target: Target, max_pos: int = 4096) -> DFlash:
-    """A checkpoint folder in the z-lab layout, for this target."""
+    """A checkpoint folder in the z-lab layout, for this target; without its draft vocabulary, if it has one."""
     config = read_config(path)
+    config.pop("draft_vocab_size", None)
     if "dflash_config" not in config:
         raise TrainError(f"{path}/config.json: no dflash_config, not a DFlash drafter")
     check_target(config, target, path)

@@ -111,7 +111,7 @@ def evaluate_folder(args) -> str:
         raise TrainError(f"{args.data}: no greedy answers to measure on")
     loader = Loader(folder, target, taps, torch.float32, args.device)
     ids = frequent_ids(args.vocab_data, args.vocab, target.config.vocab)
-    if ids is None and os.path.exists(os.path.join(args.drafter, "model.safetensors")):
+    if ids is None and not os.path.exists(os.path.join(args.drafter, "state.pt")):  # a run has none
         ids = draft_ids(args.drafter)
     report = evaluate(objective, loader, records, args.width, None if ids is None else ids.to(args.device), args.shuffle)
     if args.reference:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from .batch import Loader
 from .data import Folder, Record, pack_answers
-from .draft import DFlash, load_dflash, new_config, read_config, warm_start
+from .draft import DFlash, load_dflash, new_config, read_config, read_tensors, warm_start
 from .errors import TrainError
 from .eagle import Eagle3, EagleObjective, load_eagle, new_eagle_config, warm_start_eagle
 from .export import reduced_head, write_checkpoint
@@ -143,21 +143,21 @@ def load_objective(target: Target, path: str):
 
 def draft_ids(path: str) -> torch.Tensor | None:
     """The target's ids of a DFlash checkpoint's draft vocabulary, None where it has none."""
-    from safetensors import safe_open
-
     if "dflash_config" not in read_config(path):
         return None
-    with safe_open(os.path.join(path, "model.safetensors"), "pt") as f:
-        return f.get_tensor("d2t") + torch.arange(f.get_slice("d2t").get_shape()[0]) if "d2t" in f.keys() else None
+    d2t = read_tensors(path).get("d2t")
+    return None if d2t is None else d2t + torch.arange(len(d2t))
 
 
 def frequent_ids(path: str | None, size: int, vocab: int) -> torch.Tensor | None:
-    """The `size` most frequent ids of a data folder's answers, ascending; None for size 0."""
+    """The `size` most frequent ids of a data folder, ascending; None for size 0. A prompt counts each of its ids once:
+    what it asks about turns up in answers, its wording does not."""
     if not size:
         return None
     if not path:
         raise TrainError("--vocab needs --vocab-data, a data folder whose answers are counted")
-    return Vocabulary(count_tokens([r.answer for r in Folder(path).records()]), vocab, size, 0).ids
+    records = Folder(path).records()
+    return Vocabulary(count_tokens([r.answer for r in records] + [sorted(set(r.prompt)) for r in records]), vocab, size, 0).ids
 
 
 def export_checkpoint(args) -> None:

@@ -23,6 +23,7 @@ from .generate import Generator, Job, loop_start
 from .losses import SoftCrossEntropy, Vocabulary, decay, dpace, teacher
 from .objective import DFlashObjective, Options, Stats, walk
 from .prompts import Prompts
+from .setup import draft_ids
 from .target import Target, load_target, unpermute
 from .train import Run, summary
 
@@ -214,6 +215,24 @@ class Networks(unittest.TestCase):
         self.assertEqual(head["lm_head.weight"].tolist(), [[4, 5], [10, 11], [18, 19]])
         self.assertEqual(head["d2t"].tolist(), [2, 4, 7])
         self.assertEqual(list(reduced_head(rows, torch.tensor([2, 5, 9]), False)), ["d2t"])
+
+    def test_draft_vocabularies_of_checkpoints(self):
+        draft = DFlash(new_config(self.target, 1, (1, 3), 4, 159))
+        ids = torch.tensor([2, 5, 9])
+        with tempfile.TemporaryDirectory() as d:
+            write_checkpoint(f"{d}/whole", draft.config, body(draft))
+            self.assertIsNone(draft_ids(f"{d}/whole"))
+            write_checkpoint(f"{d}/cut", {**draft.config, "draft_vocab_size": 3}, {**body(draft), **reduced_head(self.target.head, ids, False)})
+            os.rename(f"{d}/cut/model.safetensors", f"{d}/cut/part.safetensors")
+            with open(f"{d}/cut/model.safetensors.index.json", "w", encoding="utf-8") as f:
+                json.dump(dict(weight_map={k: "part.safetensors" for k in [*body(draft), "d2t"]}), f)
+            self.assertEqual(draft_ids(f"{d}/cut").tolist(), [2, 5, 9])
+            read = load_dflash(f"{d}/cut", self.target)
+            self.assertNotIn("draft_vocab_size", read.config)
+            torch.testing.assert_close(read.fc.weight, draft.fc.weight.to(torch.bfloat16).float())
+            os.remove(f"{d}/cut/part.safetensors")
+            with self.assertRaisesRegex(TrainError, "part.safetensors"):
+                load_dflash(f"{d}/cut", self.target)
 
     def test_default_taps(self):
         self.assertEqual(default_taps(36, 5), [1, 9, 17, 25, 33])
