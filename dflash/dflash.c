@@ -81,7 +81,7 @@ static dg_status read_params(dflash *d, const dg_drafter_env *env) {
     d->reach = d->block < 4 ? (float)d->block : 4;
     /* DDTree branches as wide as its budget */
     if (!d->width) d->width = d->tree && env->budget > 0 ? env->budget : 1;
-    if (d->width > d->vocab.head->rows) d->width = d->vocab.head->rows;
+    if (d->width > d->vocab.head.rows) d->width = d->vocab.head.rows;
     return DG_OK;
 }
 
@@ -118,6 +118,7 @@ static void dflash_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     dg_net_layout(d->target->be, &d->net, d->q8, dev, dg_model_progress(d->target));
     d->packed_bytes = dev->used - before;
     const size_t drafts = (size_t)(d->block - 1), cells = drafts * (size_t)d->width;
+    dg_draft_vocab_layout(&d->vocab, &d->net, d->target, dev);
     dg_kv_layout(&d->kv, c->n_layer, base->env->context + d->block, d->block, c->n_kv_head, c->head_dim,
                  base->env->kv_dtype, host, dev);
     dg_batch_layout(&d->batch, d->block, host, dev);
@@ -125,8 +126,8 @@ static void dflash_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     dg_fuse_layout(&d->fuse, base->env->max_rows, c->n_tap, c->hidden_size, dev);
     d->fused = dg_mat_make(dg_arena_take(dev, (size_t)base->env->max_rows * (size_t)c->hidden_size, sizeof(float)), DG_F32,
                            base->env->max_rows, c->hidden_size);
-    d->logits = dg_mat_make(dg_arena_take(dev, drafts * (size_t)d->vocab.head->rows, sizeof(float)), DG_F32, d->block - 1,
-                            d->vocab.head->rows);
+    d->logits = dg_mat_make(dg_arena_take(dev, drafts * (size_t)d->vocab.head.rows, sizeof(float)), DG_F32, d->block - 1,
+                            d->vocab.head.rows);
     d->id_dev = dg_arena_take(dev, cells, sizeof *d->id);
     d->logp_dev = dg_arena_take(dev, cells, sizeof *d->logp);
     d->id = dg_arena_take(host, cells, sizeof *d->id);
@@ -195,13 +196,13 @@ static void run_block(dflash *d, int32_t root) {
     dg_batch_upload(be, b);
 
     const dg_work w = dg_work_rows(&d->work, d->rows);
-    be->ops->embed(be, w.x, *d->vocab.embed, b->token_dev);
+    be->ops->embed(be, w.x, d->vocab.embed, b->token_dev);
     be->ops->rope_table(be, w.rope, b->pos_dev, d->net.inv_freq, d->net.rope_scale);
     for (int32_t l = 0; l < c->n_layer; l++)
         dg_layer_forward(be, c, &d->net.weights.layer[l], l, b, &w, c->causal[l] ? DG_MASK_CAUSAL : DG_MASK_FULL);
     dg_kv_truncate(&d->kv, d->kv.len);
     be->ops->rms_norm(be, w.x, w.x, d->net.weights.norm, c->rms_norm_eps);
-    dg_matmul(be, dg_mat_rows(d->logits, 0, d->rows - 1), dg_mat_rows(w.x, 1, d->rows - 1), *d->vocab.head, (dg_mat){0}, false);
+    dg_matmul(be, dg_mat_rows(d->logits, 0, d->rows - 1), dg_mat_rows(w.x, 1, d->rows - 1), d->vocab.head, (dg_mat){0}, false);
     d->base.passes = 1;
 }
 

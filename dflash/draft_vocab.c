@@ -67,24 +67,44 @@ dg_status dg_draft_vocab_open(const dg_net *net, const dg_model *target, dg_draf
     const char *path = net->file->path;
     const dg_weights *own = &net->weights, *theirs = &target->net.weights;
     const int32_t vocab = target->net.config.vocab_size, hidden = net->config.hidden_size;
-    const dg_draft_vocab v = {.embed = own->embed.data ? &own->embed : &theirs->embed,
-                              .head = own->head.data ? &own->head : &theirs->head,
+    dg_draft_vocab v = {.embed = own->embed.data ? own->embed : theirs->embed,
+                              .head = own->head.data ? own->head : theirs->head,
                               .d2t = own->d2t,
+                              .gathers = own->d2t.data && !own->head.data,
                               .offsets = net->file->container == DG_CONTAINER_SAFETENSORS};
-    DG_CHECK(v.embed->cols == hidden && v.head->cols == hidden, DG_ERR_FORMAT,
+    DG_CHECK(v.embed.cols == hidden && v.head.cols == hidden, DG_ERR_FORMAT,
              "%s: no %s, and the target's is %d wide, not %d", path,
-             v.embed->cols == hidden ? "lm_head.weight" : "embed_tokens.weight",
-             v.embed->cols == hidden ? v.head->cols : v.embed->cols, hidden);
-    DG_CHECK(v.embed->rows == vocab, DG_ERR_FORMAT, "%s: embed_tokens has %d rows, the target's vocabulary %d", path,
-             v.embed->rows, vocab);
+             v.embed.cols == hidden ? "lm_head.weight" : "embed_tokens.weight",
+             v.embed.cols == hidden ? v.head.cols : v.embed.cols, hidden);
+    DG_CHECK(v.embed.rows == vocab, DG_ERR_FORMAT, "%s: embed_tokens has %d rows, the target's vocabulary %d", path,
+             v.embed.rows, vocab);
     if (!v.d2t.data) {
-        DG_CHECK(v.head->rows == vocab, DG_ERR_FORMAT, "%s: lm_head has %d rows, the target's vocabulary %d, and there is no d2t",
-                 path, v.head->rows, vocab);
+        DG_CHECK(v.head.rows == vocab, DG_ERR_FORMAT, "%s: lm_head has %d rows, the target's vocabulary %d, and there is no d2t",
+                 path, v.head.rows, vocab);
     } else {
-        DG_CHECK(own->head.data, DG_ERR_FORMAT, "%s: d2t without lm_head.weight", path);
         DG_TRY(check_map(&v, net, path, vocab));
+        if (v.gathers) v.head = dg_mat_make(NULL, v.head.dtype, v.d2t.cols, hidden);
     }
     DG_TRY(check_tokenizer(net, target));
     *out = v;
     return DG_OK;
+}
+
+/* The rows of the target's head that the map names, as a matrix of the drafter's own. */
+static void gather(dg_draft_vocab *v, const dg_mat *rows, dg_backend *be, dg_arena *dev) {
+    const size_t bytes = dg_dtype_bytes(v->head.dtype, (size_t)v->head.cols);
+    v->head.data = dg_arena_take(dev, (size_t)v->head.rows, bytes);
+    for (int32_t i = 0; v->head.data && i < v->head.rows; i++)
+        be->ops->upload(be, dg_mat_row(&v->head, i), dg_mat_row(rows, (int32_t)mapped(v, i)), bytes);
+    const size_t packed = be->ops->pack_bytes(be, dg_mat_rows(*rows, 0, v->head.rows), rows->dtype);
+    if (!packed) return;
+    void *dst = dg_arena_take(dev, packed, 1);
+    if (dst) v->head = be->ops->pack(be, dst, v->head, v->head.dtype);
+}
+
+void dg_draft_vocab_layout(dg_draft_vocab *v, const dg_net *net, const dg_model *target, dg_arena *dev) {
+    if (v->gathers)
+        gather(v, &target->net.weights.head_rows, target->be, dev);
+    else
+        v->head = net->weights.head.data ? net->weights.head : target->net.weights.head;
 }

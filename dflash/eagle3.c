@@ -104,11 +104,11 @@ static dg_status read_params(eagle3 *d, const dg_drafter_env *env) {
                               {"wide", DG_PARAM_BOOL, &d->wide, 0, 1}};
     DG_TRY(dg_params_parse("eagle3", env->params, table, sizeof table / sizeof *table));
     dg_stop_settle(&d->stop, env->calibration);
-    d->n_wide = d->vocab.head->rows < MAX_WIDE ? d->vocab.head->rows : MAX_WIDE;
+    d->n_wide = d->vocab.head.rows < MAX_WIDE ? d->vocab.head.rows : MAX_WIDE;
     DG_CHECK(d->depth * d->width <= DG_TREE_MAX, DG_ERR_ARGUMENT,
              "drafter eagle3: depth %d times topk %d: expected at most %d rows", d->depth, d->width, DG_TREE_MAX);
-    DG_CHECK(d->width <= d->vocab.head->rows, DG_ERR_ARGUMENT,
-             "drafter eagle3: topk=%d: expected at most the draft vocabulary's %d", d->width, d->vocab.head->rows);
+    DG_CHECK(d->width <= d->vocab.head.rows, DG_ERR_ARGUMENT,
+             "drafter eagle3: topk=%d: expected at most the draft vocabulary's %d", d->width, d->vocab.head.rows);
     return resolve_taps(d, env->path, shift);
 }
 
@@ -150,6 +150,7 @@ static void eagle3_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     const int32_t slots = d->depth * d->width, max_rows = base->env->max_rows;
     const int32_t rows = max_rows > d->width ? max_rows : d->width;
     const size_t cells = (size_t)d->width * (size_t)(d->wide && d->n_wide > d->width ? d->n_wide : d->width);
+    dg_draft_vocab_layout(&d->vocab, &d->net, d->target, dev);
     dg_kv_layout(&d->kv, 1, base->env->context + slots, slots ? slots : 1, c->n_kv_head, c->head_dim,
                  base->env->kv_dtype, host, dev);
     dg_batch_layout(&d->batch, rows, host, dev);
@@ -158,14 +159,14 @@ static void eagle3_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     dg_fuse_layout(&d->fuse, max_rows, c->n_tap, c->target_hidden_size, dev);
     dg_beam_layout(&d->beam, d->width, d->depth, host);
     d->state = take_mat(dev, 1 + slots, c->hidden_size);
-    d->logits = take_mat(dev, d->width, d->vocab.head->rows);
+    d->logits = take_mat(dev, d->width, d->vocab.head.rows);
     d->id_dev = dg_arena_take(dev, cells, sizeof *d->id_dev);
     d->logp_dev = dg_arena_take(dev, cells, sizeof *d->logp_dev);
     d->row_dev = dg_arena_take(dev, (size_t)d->width, sizeof *d->row_dev);
     d->id = dg_arena_take(host, cells, sizeof *d->id);
     d->logp = dg_arena_take(host, cells, sizeof *d->logp);
     d->row = dg_arena_take(host, (size_t)d->width, sizeof *d->row);
-    if (d->stop.svip > 0) d->entropy_row = dg_arena_take(host, (size_t)d->vocab.head->rows, sizeof *d->entropy_row);
+    if (d->stop.svip > 0) d->entropy_row = dg_arena_take(host, (size_t)d->vocab.head.rows, sizeof *d->entropy_row);
     d->bits = dg_arena_take(host, (size_t)slots, sizeof *d->bits);
 }
 
@@ -203,7 +204,7 @@ static void make_input(eagle3 *d, const dg_work *w) {
     const dg_config *c = &d->net.config;
     const dg_layer *layer = &d->net.weights.layer[0];
     const dg_mat token = dg_mat_cols(w->in, 0, c->hidden_size), hidden = dg_mat_cols(w->in, c->hidden_size, c->hidden_size);
-    be->ops->embed(be, w->y, *d->vocab.embed, d->batch.token_dev);
+    be->ops->embed(be, w->y, d->vocab.embed, d->batch.token_dev);
     be->ops->rms_norm(be, token, w->y, layer->attn_norm, c->rms_norm_eps);
     be->ops->rms_norm(be, hidden, w->x, layer->hidden_norm, c->rms_norm_eps);
     if (c->norm_before_residual) be->ops->copy2d(be, w->x, hidden);
@@ -234,7 +235,7 @@ static dg_status score_rows(eagle3 *d, int32_t at, int32_t n) {
         be->ops->rms_norm(be, normed, x, d->net.weights.norm, c->rms_norm_eps);
         x = normed;
     }
-    dg_matmul(be, logits, x, *d->vocab.head, (dg_mat){0}, false);
+    dg_matmul(be, logits, x, d->vocab.head, (dg_mat){0}, false);
     be->ops->top_k(be, d->id_dev, d->logp_dev, logits, d->width);
     be->ops->download(be, d->id, d->id_dev, cells * sizeof *d->id);
     be->ops->download(be, d->logp, d->logp_dev, cells * sizeof *d->logp);

@@ -192,6 +192,7 @@ static dg_status check_unknown(const dg_file *f, const dg_config *c) {
 /* What depends on several rows: a tied head, norms for every feature layer. */
 static dg_status settle(const dg_file *f, const dg_config *c, dg_weights *w) {
     if (!w->head.data && c->tied) w->head = w->embed;
+    w->head_rows = w->head;
     DG_CHECK(w->head.data || dg_arch_is_drafter(c->arch), DG_ERR_FORMAT,
              "%s: tensor %s is missing and tie_word_embeddings is false", f->path,
              f->container == DG_CONTAINER_GGUF ? "output.weight" : "lm_head.weight");

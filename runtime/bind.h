@@ -15,6 +15,7 @@ typedef struct dg_layer {
 /* Weights of a network: a target, or a drafter (which may lack embed and head and have fc). */
 typedef struct dg_weights {
     dg_mat embed, norm, head; /* head: the embedding where it is tied */
+    dg_mat head_rows;         /* the head as it is in the file, also when `head` has been packed */
     dg_mat fc, fc_bias;       /* drafters: features [T*H] -> hidden */
     dg_mat hidden_norm;       /* DFlash: the norm after fc */
     dg_mat input_norm, fc_norm[DG_MAX_FC_NORMS]; /* EAGLE-3: before fc, over all features or those of one layer */

@@ -281,7 +281,7 @@ static dg_status read_windows(const source *s, dg_config *c) {
 /* What both kinds say alike. */
 static dg_status read_features(const source *s, dg_config *c) {
     const dg_meta *taps = find(s, "target_layers");
-    const dg_file_tensor *head = dg_file_find(s->f, "output.weight");
+    const dg_file_tensor *head = dg_file_find(s->f, "output.weight"), *map = dg_file_find(s->f, "d2t");
     if (!taps || !taps->is_array || !is_int(taps) || taps->n < 1 || taps->n > DG_MAX_TAPS)
         return bad(s, "target_layers", "an array of 1 to 32 integers");
     /* counted as the inputs of layers: one more than the layer whose output is meant */
@@ -291,7 +291,8 @@ static dg_status read_features(const source *s, dg_config *c) {
         c->tap[i] = (int32_t)id - 1;
     }
     c->n_tap = (int32_t)taps->n;
-    if (head && head->n_dim == 2 && head->dim[0] <= INT32_MAX) c->draft_vocab_size = (int32_t)head->dim[0];
+    if (!head) head = map; /* the target's rows that the map names */
+    if (head && head->n_dim >= 1 && head->dim[0] <= INT32_MAX) c->draft_vocab_size = (int32_t)head->dim[0];
     return get_int(s, "target_hidden_size", 1, 1 << 20, &c->target_hidden_size);
 }
 

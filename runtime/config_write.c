@@ -78,12 +78,28 @@ static dg_status put_windows(const char *path, const dg_config *c, dg_gguf_out *
     return DG_OK;
 }
 
-static dg_status put_dflash(const char *path, const dg_config *c, dg_gguf_out *g) {
+/* Feature layers, as the inputs of the layers after them. */
+static void put_taps(const dg_config *c, dg_gguf_out *g) {
     int32_t layer[DG_MAX_TAPS];
-    bool told, causal;
-    for (int32_t i = 0; i < c->n_tap; i++) layer[i] = c->tap[i] + 1; /* as the input of the layer after it */
-    dg_gguf_out_u32(g, ".block_size", (uint32_t)c->block_size);
+    for (int32_t i = 0; i < c->n_tap; i++) layer[i] = c->tap[i] + 1;
     dg_gguf_out_i32s(g, ".target_layers", layer, (size_t)c->n_tap);
+}
+
+static dg_status put_eagle3(const char *path, const dg_config *c, dg_gguf_out *g) {
+    DG_CHECK(!c->tap_default, DG_ERR_UNSUPPORTED, "%s: config.json names no feature layers, and GGUF has to", path);
+    DG_CHECK(!c->qk_norm && !c->fc_norm && !c->feed_normed, DG_ERR_UNSUPPORTED,
+             "%s: %s has no GGUF key", path, c->qk_norm ? "a norm of q and k" : c->fc_norm ? "fc_norm" : "norm_output");
+    put_taps(c, g);
+    dg_gguf_out_u32(g, ".target_hidden_size", (uint32_t)(c->target_hidden_size ? c->target_hidden_size : c->hidden_size));
+    dg_gguf_out_bool(g, ".norm_before_residual", c->norm_before_residual);
+    dg_gguf_out_bool(g, ".norm_before_fc", c->norm_before_fc);
+    return DG_OK;
+}
+
+static dg_status put_dflash(const char *path, const dg_config *c, dg_gguf_out *g) {
+    bool told, causal;
+    dg_gguf_out_u32(g, ".block_size", (uint32_t)c->block_size);
+    put_taps(c, g);
     if (c->mask_token_id >= 0) dg_gguf_out_u32(g, "tokenizer.ggml.mask_token_id", (uint32_t)c->mask_token_id);
     if (c->target_hidden_size) dg_gguf_out_u32(g, ".target_hidden_size", (uint32_t)c->target_hidden_size);
     if (c->embedding_scale != 1) dg_gguf_out_f32(g, ".embedding_scale", c->embedding_scale);
@@ -108,6 +124,7 @@ dg_status dg_config_to_gguf(const char *path, const dg_config *c, dg_gguf_out *g
     dg_gguf_out_f32(g, ".attention.layer_norm_rms_epsilon", c->rms_norm_eps);
     DG_TRY(put_rope(path, c, g));
     DG_TRY(put_windows(path, c, g));
+    if (c->arch == DG_ARCH_EAGLE3) return put_eagle3(path, c, g);
     return c->arch == DG_ARCH_DFLASH ? put_dflash(path, c, g) : DG_OK;
 }
 

@@ -188,10 +188,10 @@ static dg_status make_factors(dg_job *j) {
     return DG_OK;
 }
 
-/* Rotated pairs are interleaved in llama's GGUF files, halves everywhere else. */
+/* Rotated pairs are interleaved in the GGUF files of llama and EAGLE-3, halves everywhere else. */
 static dg_status choose_order(dg_job *j) {
     const dg_config *c = &j->config;
-    const bool llama = c->arch == DG_ARCH_LLAMA || c->arch == DG_ARCH_MISTRAL;
+    const bool llama = c->arch == DG_ARCH_LLAMA || c->arch == DG_ARCH_MISTRAL || c->arch == DG_ARCH_EAGLE3;
     j->interleave = j->gguf && llama;
     /* a norm per head, between projection and rotation, would have to be reordered with the rows */
     DG_CHECK(j->interleave == c->rope_interleaved || llama, DG_ERR_UNSUPPORTED,
@@ -214,7 +214,8 @@ static dg_status keep_layers(dg_job *j) {
 static dg_status prepare(dg_job *j) {
     const bool same = j->gguf == (j->file->container == DG_CONTAINER_GGUF) && !j->layers;
     DG_TRY(dg_config_read(j->file, &j->config));
-    DG_CHECK(j->config.arch != DG_ARCH_EAGLE3, DG_ERR_UNSUPPORTED, "%s: an EAGLE-3 head cannot be converted", j->in);
+    DG_CHECK(j->config.arch != DG_ARCH_EAGLE3 || j->gguf, DG_ERR_UNSUPPORTED,
+             "%s: an EAGLE-3 head can be converted to GGUF only", j->in);
     DG_TRY(dg_bind(j->file, &j->config, &j->weights));
     DG_TRY(keep_layers(j));
     if (!same) {

@@ -1,5 +1,5 @@
-/* Writing a target or a DFlash drafter in the other container or another type: Hugging Face directory or
- * GGUF.
+/* Writing a target or a drafter in the other container or another type: Hugging Face directory or GGUF; an
+ * EAGLE-3 head as GGUF only.
  *
  * Knows the containers through file.h and gguf_out.h, the names through bind.h, the shape through config.h.
  */

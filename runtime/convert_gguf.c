@@ -61,7 +61,7 @@ static dg_status put_tokenizer(const dg_job *j, dg_gguf_out *g, const char *toke
     const bool own = access(path, F_OK) == 0;
     if (tokenizer) {
         DG_TRY(put_foreign_tokenizer(j, g, tokenizer, &eos));
-    } else if (own || j->config.arch != DG_ARCH_DFLASH) {
+    } else if (own || !dg_arch_is_drafter(j->config.arch)) {
         dg_job_beside(j, "", path, sizeof path);
         DG_TRY(dg_gguf_out_tokenizer(g, path, j->config.vocab_size, &eos));
     } else if (j->config.bos >= 0) {

@@ -12,6 +12,7 @@ double dg_now(void) {
 }
 
 static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
+static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 
 /* Nodes that this round may verify besides the root: the last of them must still fit context and limit, as a
  * round appends up to one token more than it accepts. */
@@ -115,23 +116,35 @@ static int32_t collect_taps(dg_session *const *s, const dg_batch *b, dg_tap *tap
     return n;
 }
 
-/* The head over the n rows of one session from row0 of the forward pass, a few at a time: what the drafters want to
- * know of them and, unless their next tokens are known (prefill), the target's samples. */
-static void score_rows(dg_session *s, const dg_session *lead, const dg_batch *b, int32_t row0, int32_t n, bool sample) {
+/* What one session wants of rows [from, to) of the forward pass, whose logits start at row `first`: what the drafters
+ * ask for and, unless the next tokens are known (prefill), the target's samples. */
+static void read_logits(dg_session *s, const dg_batch *b, const dg_segment *seg, dg_mat logits, int32_t first, bool sample) {
     dg_backend *be = s->model->be;
-    const int32_t k = s->wants.successors;
-    for (int32_t at = 0; at < n; at += DG_HEAD_ROWS) {
-        const int32_t rows = min32(DG_HEAD_ROWS, n - at);
+    const int32_t from = max32(seg->row0, first), to = min32(seg->row0 + seg->n, first + logits.rows);
+    if (from >= to) return;
+    const int32_t at = from - seg->row0, k = s->wants.successors;
+    const dg_mat rows = dg_mat_rows(logits, from - first, to - from);
+    if (k) be->ops->top_k(be, s->successor + (size_t)at * (size_t)k, NULL, rows, k);
+    /* a row's noise is keyed by its own position, whatever the batch */
+    if (sample) be->ops->sample(be, s->sampled_dev + at, s->logp_dev + at, rows, b->pos_dev + from, &s->sampling);
+}
+
+/* The head over all rows of a forward pass, those of several sessions together, as many at a time as logits are kept
+ * of; seg[i] belongs to s[i]. */
+static void score_rows(dg_session *const *s, const dg_batch *b, bool sample) {
+    const dg_session *lead = s[0];
+    dg_backend *be = lead->model->be;
+    for (int32_t first = 0; first < b->n; first += lead->logits.rows) {
+        const int32_t rows = min32(lead->logits.rows, b->n - first);
         const dg_mat logits = dg_mat_rows(lead->logits, 0, rows);
-        dg_target_head(s->model, dg_mat_rows(lead->work.x, row0 + at, rows), logits);
-        if (k) be->ops->top_k(be, s->successor + (size_t)at * (size_t)k, NULL, logits, k);
-        /* a row's noise is keyed by its own position, whatever the batch */
-        if (sample)
-            be->ops->sample(be, s->sampled_dev + at, s->logp_dev + at, logits, b->pos_dev + row0 + at, &s->sampling);
+        dg_target_head(lead->model, dg_mat_rows(lead->work.x, first, rows), logits);
+        for (int32_t i = 0; i < b->n_seg; i++) read_logits(s[i], b, &b->seg[i], logits, first, sample);
     }
-    if (!sample) return;
-    be->ops->download(be, s->sampled, s->sampled_dev, (size_t)n * sizeof *s->sampled);
-    be->ops->download(be, s->logp, s->logp_dev, (size_t)n * sizeof *s->logp);
+    for (int32_t i = 0; sample && i < b->n_seg; i++) {
+        const size_t n = (size_t)b->seg[i].n;
+        be->ops->download(be, s[i]->sampled, s[i]->sampled_dev, n * sizeof *s[i]->sampled);
+        be->ops->download(be, s[i]->logp, s[i]->logp_dev, n * sizeof *s[i]->logp);
+    }
 }
 
 /* Appends the walk's tokens up to a stop, the limit or the end of the context. Returns how many. */
@@ -205,7 +218,7 @@ static dg_status verify_group(dg_session *const *s, int32_t n) {
     for (int32_t i = 0; i < n; i++) dg_batch_add_tree(be, b, &s[i]->kv, &s[i]->tree);
     dg_batch_upload(be, b);
     DG_TRY(dg_target_forward(lead->model, b, &lead->work, tap, collect_taps(s, b, tap)));
-    for (int32_t i = 0; i < n; i++) score_rows(s[i], lead, b, b->seg[i].row0, b->seg[i].n, true);
+    score_rows(s, b, true);
     DG_TRY(dg_backend_check(be));
     const double seconds = (dg_now() - start) / n;
     for (int32_t i = 0; i < n; i++) {
@@ -273,7 +286,7 @@ dg_status dg_session_time_rows(dg_session *s, int32_t rows, int32_t len, double 
     dg_batch_add_tree(be, &s->batch, &s->kv, &t);
     dg_batch_upload(be, &s->batch);
     const dg_status st = dg_target_forward(s->model, &s->batch, &s->work, NULL, 0);
-    if (st == DG_OK) score_rows(s, s, &s->batch, 0, rows, true);
+    if (st == DG_OK) score_rows(&s, &s->batch, true);
     s->kv.len = committed;
     dg_kv_truncate(&s->kv, committed);
     DG_TRY(st);
@@ -291,7 +304,7 @@ static dg_status prefill_chunk(dg_session *s, int32_t n, bool score) {
     dg_batch_add_rows(be, &s->batch, &s->kv, s->token + s->kv.len, n, DG_MASK_CAUSAL);
     dg_batch_upload(be, &s->batch);
     DG_TRY(dg_target_forward(s->model, &s->batch, &s->work, tap, collect_taps(&s, &s->batch, tap)));
-    if (score) score_rows(s, s, &s->batch, 0, n, false);
+    if (score) score_rows(&s, &s->batch, false);
     dg_kv_commit(be, &s->kv, s->identity, n);
     upload_rows(s, s->identity, n);
     const dg_outcome o = outcome_of(s, n, s->identity);

@@ -11,7 +11,8 @@
 
 enum { HEADS = 4, KV = 2, HEAD = 12, MAX_HIDDEN = 64, MAX_ROWS = 64 };
 
-static char llama[256], qwen3[256], made[256];
+static char llama[256], qwen3[256], made[256], converted[264];
+static const char *opened = made; /* the head that try_open takes */
 
 typedef struct setup {
     dg_model *model;
@@ -20,7 +21,7 @@ typedef struct setup {
 } setup;
 
 static dg_status try_open(setup *u, const char *target, const char *params) {
-    const dg_draft draft = {"eagle3", made, params};
+    const dg_draft draft = {"eagle3", opened, params};
     const dg_session_options opt = {.context = 128, .budget = 40, .draft = &draft, .n_draft = 1, .ignore_stop_tokens = true};
     *u = (setup){0};
     check_ok(dg_model_open(target, &(dg_model_options){.threads = 2, .compute = DG_COMPUTE_F32}, &u->model));
@@ -148,7 +149,8 @@ static void check_logits(const reference *r, const double *state, dg_mat logits,
     memcpy(x, state, sizeof x);
     if (!r->head->norm_output) norm(x, weight(r, "norm"), r->hidden, x);
     const float *w = r->head->no_head ? r->target->net.weights.head.data : weight(r, "lm_head");
-    multiply(w, x, logits.cols, r->hidden, want);
+    const bool gathered = r->head->no_head && !r->head->whole_vocabulary; /* d2t leads from i to 2i + 1 */
+    for (int i = 0; i < logits.cols; i++) multiply(w + (gathered ? 2 * i + 1 : i) * r->hidden, x, 1, r->hidden, want + i);
     check_row("logits", dg_mat_row(&logits, row), want, logits.cols);
 }
 
@@ -217,6 +219,45 @@ static void check_head(const char *target, const fixture_head *head, const char 
     close_setup(&u);
 }
 
+/* The same head as a GGUF file. */
+static void check_converted(const char *target, const fixture_head *head) {
+    fixture_eagle3(made, head);
+    check_ok(dg_convert(made, converted, DG_F32, NULL, NULL));
+    opened = converted;
+    check_head(target, head, "depth=3,topk=5,full=1", 4);
+    opened = made;
+}
+
+static void test_converted(void **state) {
+    (void)state;
+    static const fixture_head head[] = {
+        {0},
+        {.norm_before_residual = true},
+        {.norm_before_fc = true, .fc_bias = true, .embedding = true},
+        {.no_head = true},
+        {.whole_vocabulary = true, .no_head = true},
+        {.hidden = 32, .target_hidden = FIXTURE_HIDDEN, .embedding = true}};
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++) check_converted(i % 2 ? llama : qwen3, &head[i]);
+}
+
+static void refuse_to_convert(const fixture_head *head, const char *part) {
+    fixture_eagle3(made, head);
+    check_fails(dg_convert(made, converted, DG_F16, NULL, NULL), DG_ERR_UNSUPPORTED, part);
+}
+
+static void test_not_converted(void **state) {
+    (void)state;
+    char folder[264];
+    snprintf(folder, sizeof folder, "%s.hf", made);
+    refuse_to_convert(&(fixture_head){.fc_norm = true}, "fc_norm has no GGUF key");
+    refuse_to_convert(&(fixture_head){.speculators = true, .norm_output = true}, "norm_output has no GGUF key");
+    refuse_to_convert(&(fixture_head){.qk_norm = true}, "a norm of q and k has no GGUF key");
+    refuse_to_convert(&(fixture_head){.layers = "null"}, "names no feature layers");
+    fixture_eagle3(made, &(fixture_head){0});
+    check_ok(dg_convert(made, converted, DG_F16, NULL, NULL));
+    check_fails(dg_convert(converted, folder, DG_F16, NULL, NULL), DG_ERR_UNSUPPORTED, "can be converted to GGUF only");
+}
+
 static void test_flags(void **state) {
     (void)state;
     static const fixture_head head[] = {
@@ -227,6 +268,7 @@ static void test_flags(void **state) {
         {.speculators = true, .norm_before_residual = true, .norm_output = true, .embedding = true},
         {.speculators = true, .qk_norm = true, .norm_before_fc = true, .norm_output = true, .whole_vocabulary = true},
         {.whole_vocabulary = true, .no_head = true},
+        {.no_head = true},
         {.hidden = 32, .target_hidden = FIXTURE_HIDDEN, .embedding = true}};
     for (size_t i = 0; i < sizeof head / sizeof *head; i++) {
         check_head(i % 2 ? llama : qwen3, &head[i], "depth=3,topk=5,full=1", 4);
@@ -482,7 +524,7 @@ static void test_refused(void **state) {
     refuse(&(fixture_head){.hidden = 32, .target_hidden = 48}, NULL, DG_ERR_FORMAT, "no embed_tokens.weight");
     refuse(&(fixture_head){.hidden = 32, .target_hidden = 48, .embedding = true, .no_head = true, .whole_vocabulary = true}, NULL,
            DG_ERR_FORMAT, "no lm_head.weight");
-    refuse(&(fixture_head){.no_head = true}, NULL, DG_ERR_FORMAT, "d2t without lm_head");
+    refuse(&(fixture_head){.no_head = true, .bad_d2t = 5}, NULL, DG_ERR_FORMAT, "d2t[63] leads to token 132");
     refuse(&(fixture_head){.layers = "[1,2,4]"}, NULL, DG_ERR_ARGUMENT, "feature layer 2 is the output of layer 4");
     refuse(&(fixture_head){.layers = "[1,2]"}, NULL, DG_ERR_FORMAT, "tensor fc.weight: expected shape [48, 96]");
     refuse(&(fixture_head){.layers = "null"}, NULL, DG_ERR_ARGUMENT, "need a target of 7 layers; this one has 4");
@@ -499,9 +541,6 @@ static void test_refused(void **state) {
     assert_int_equal(u.drafter->ops->taps(u.drafter, &layer), 3);
     for (int i = 0; i < 3; i++) assert_int_equal(layer[i], i);
     close_setup(&u);
-    char out[300];
-    snprintf(out, sizeof out, "%s.gguf", made);
-    check_fails(dg_convert(made, out, DG_F16, NULL, NULL), DG_ERR_UNSUPPORTED, "EAGLE-3 head cannot be converted");
     dg_model *m;
     check_fails(dg_model_open(made, NULL, &m), DG_ERR_ARGUMENT, "is an EAGLE-3 head, not a target; use it with --draft eagle3:");
 }
@@ -511,11 +550,14 @@ int main(void) {
     snprintf(llama, sizeof llama, "%s/llama", tmp);
     snprintf(qwen3, sizeof qwen3, "%s/qwen3", tmp);
     snprintf(made, sizeof made, "%s/head", tmp);
+    snprintf(converted, sizeof converted, "%s.gguf", made);
     fixture_model(llama, FIXTURE_LLAMA);
     fixture_model(qwen3, FIXTURE_QWEN3);
     const struct CMUnitTest t[] = {
-        cmocka_unit_test(test_flags),  cmocka_unit_test(test_rewind),         cmocka_unit_test(test_one_token),
-        cmocka_unit_test(test_gates),  cmocka_unit_test(test_gate_threshold), cmocka_unit_test(test_early_stops), cmocka_unit_test(test_second),
+        cmocka_unit_test(test_flags),  cmocka_unit_test(test_converted),      cmocka_unit_test(test_not_converted),
+        cmocka_unit_test(test_rewind), cmocka_unit_test(test_one_token),
+        cmocka_unit_test(test_gates),  cmocka_unit_test(test_gate_threshold), cmocka_unit_test(test_early_stops),
+        cmocka_unit_test(test_second),
         cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests_name("eagle3", t, NULL, NULL);
 }

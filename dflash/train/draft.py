@@ -72,7 +72,7 @@ class DFlash(nn.Module):
         hidden, eps = c["hidden_size"], c["rms_norm_eps"]
         self.heads, self.kv_heads, self.head_dim = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
         self.taps, self.mask_id = tuple(c["dflash_config"]["target_layer_ids"]), c["dflash_config"]["mask_token_id"]
-        self.block_size = c["block_size"]
+        self.block_size, self.causal = c["block_size"], bool(c.get("is_causal", False))
         self.fc = nn.Linear(len(self.taps) * hidden, hidden, bias=False)
         self.hidden_norm, self.norm = Norm(hidden, eps), Norm(hidden, eps)
         self.layers = nn.ModuleList([Layer(c) for _ in range(c["num_hidden_layers"])])
@@ -101,7 +101,7 @@ class DFlash(nn.Module):
 
     def forward(self, x: torch.Tensor, anchor: torch.Tensor, context: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         """x [N, A, B, H]: embeddings of A blocks a sequence; block a starts at position anchor[n, a] and sees the
-        context before it and itself, in both directions. Returns the final-normed rows [N, A, B, H]."""
+        context before it and itself, in both directions unless it is causal. Returns the final-normed rows [N, A, B, H]."""
         n, a, b, h = x.shape
         s = context[0][0].shape[2]
         pos = anchor[:, :, None] + torch.arange(b, device=x.device)
@@ -122,7 +122,10 @@ class DFlash(nn.Module):
         v = m.v_proj(y).view(n, a, b, g, hd).permute(0, 3, 1, 2, 4)
         q = q.view(n, a, b, g, r, hd).permute(0, 3, 1, 2, 4, 5).reshape(n, g, a, b * r, hd)
         far = (q.view(n, g, a * b * r, hd) @ kc.transpose(-1, -2)).view(n, g, a, b * r, -1) + mask
-        p = torch.softmax(torch.cat([far, q @ k.transpose(-1, -2)], -1), -1)
+        near = q @ k.transpose(-1, -2)
+        if self.causal:
+            near = near + torch.full((b, b), float("-inf"), dtype=near.dtype, device=near.device).triu(1).repeat_interleave(r, 0)
+        p = torch.softmax(torch.cat([far, near], -1), -1)
         s = kc.shape[2]
         o = (p[..., :s].reshape(n, g, a * b * r, s) @ vc).view(n, g, a, b * r, hd) + p[..., s:] @ v
         o = o.view(n, g, a, b, r, hd).permute(0, 2, 3, 1, 4, 5).reshape(n, a, b, -1)
@@ -135,7 +138,7 @@ class DFlash(nn.Module):
         return x
 
 
-def new_config(target: Target, layers: int, taps: Sequence[int], block_size: int, mask_id: int) -> dict:
+def new_config(target: Target, layers: int, taps: Sequence[int], block_size: int, mask_id: int, causal: bool = False) -> dict:
     """config.json of a new drafter for a target, in the z-lab layout."""
     c = target.config
     target.check_taps(taps)
@@ -145,7 +148,7 @@ def new_config(target: Target, layers: int, taps: Sequence[int], block_size: int
                 num_attention_heads=c.heads, num_key_value_heads=c.kv_heads, head_dim=c.head_dim, num_hidden_layers=layers, rms_norm_eps=1e-6,
                 rope_theta=c.theta, attention_bias=False, layer_types=["full_attention"] * layers, sliding_window=None, use_sliding_window=False,
                 vocab_size=c.vocab, block_size=block_size, num_target_layers=c.layers, max_position_embeddings=c.context, hidden_act="silu",
-                tie_word_embeddings=False, dtype="bfloat16", dflash_config=dict(target_layer_ids=list(taps), mask_token_id=mask_id))
+                tie_word_embeddings=False, dtype="bfloat16", is_causal=causal, dflash_config=dict(target_layer_ids=list(taps), mask_token_id=mask_id))
 
 
 def default_taps(layers: int, n: int) -> list[int]:
@@ -185,16 +188,29 @@ def read_config(path: str) -> dict:
         raise TrainError(f"{file}: {e}") from e
 
 
-def read_weights(module: nn.Module, path: str) -> dict[str, torch.Tensor]:
-    """Loads model.safetensors into the module, every tensor of it, and returns those the module has no place for
-    (a reduced head and its maps). Raises TrainError for a missing or misshapen one."""
+def read_tensors(path: str) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint folder: of model.safetensors, or of the files that its index names."""
     from safetensors.torch import load_file
 
-    file = os.path.join(path, "model.safetensors")
+    file, index = (os.path.join(path, name) for name in ("model.safetensors", "model.safetensors.index.json"))
+    tensors: dict[str, torch.Tensor] = {}
     try:
-        tensors = load_file(file)
+        if not os.path.exists(file) and os.path.exists(index):
+            with open(index, encoding="utf-8") as f:
+                parts = sorted(set(json.load(f)["weight_map"].values()))
+        else:
+            parts = ["model.safetensors"]
+        for file in (os.path.join(path, name) for name in parts):
+            tensors |= load_file(file)
     except Exception as e:
         raise TrainError(f"{file}: {e}") from e
+    return tensors
+
+
+def read_weights(module: nn.Module, path: str) -> dict[str, torch.Tensor]:
+    """Loads a checkpoint folder into the module, every tensor of it, and returns those the module has no place for
+    (a reduced head and its maps). Raises TrainError for a missing or misshapen one."""
+    file, tensors = os.path.join(path, "model.safetensors"), read_tensors(path)
     own = module.state_dict()
     for name, value in own.items():
         if name not in tensors:
@@ -214,8 +230,9 @@ def check_target(config: dict, target: Target, path: str) -> None:
 
 
 def load_dflash(path: str, target: Target, max_pos: int = 4096) -> DFlash:
-    """A checkpoint folder in the z-lab layout, for this target."""
+    """A checkpoint folder in the z-lab layout, for this target; without its draft vocabulary, if it has one."""
     config = read_config(path)
+    config.pop("draft_vocab_size", None)
     if "dflash_config" not in config:
         raise TrainError(f"{path}/config.json: no dflash_config, not a DFlash drafter")
     check_target(config, target, path)

@@ -161,7 +161,7 @@ class EagleObjective:
         first = int(b.start.min()) - 1
         rows = self.module.unroll(b.taps, self.embed, b.ids, first, self.states)
         flat = b.final.reshape(-1, b.final.shape[-1])
-        labels = teacher(flat, self.head, self.module.ids, self.norm_bias, self.hard, self.temp)
+        labels = teacher(flat, self.head[self.module.ids], self.norm_bias, self.hard, self.temp)
         inside = self.member[self.target_argmax(flat)].view(len(b.ids), s)
         p = torch.arange(first, s, device=device)
         total, stats = 0.0, Stats()

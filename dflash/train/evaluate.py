@@ -99,7 +99,7 @@ def write_reference(path: str, objective, loader: Loader, records: list[Record],
 
 def evaluate_folder(args) -> str:
     """The `eval` command; returns the table."""
-    from .setup import frequent_ids, load_objective
+    from .setup import draft_ids, frequent_ids, load_objective
 
     target, folder = load_target(args.target, device=args.device), Folder(args.data)
     folder.check(target)
@@ -111,6 +111,8 @@ def evaluate_folder(args) -> str:
         raise TrainError(f"{args.data}: no greedy answers to measure on")
     loader = Loader(folder, target, taps, torch.float32, args.device)
     ids = frequent_ids(args.vocab_data, args.vocab, target.config.vocab)
+    if ids is None and not os.path.exists(os.path.join(args.drafter, "state.pt")):  # a run has none
+        ids = draft_ids(args.drafter)
     report = evaluate(objective, loader, records, args.width, None if ids is None else ids.to(args.device), args.shuffle)
     if args.reference:
         write_reference(args.reference, objective, loader, records, target)

@@ -1,5 +1,5 @@
 """Checkpoints in the published layouts: z-lab's for DFlash, SafeAILab's for EAGLE-3, each a folder with config.json and
-model.safetensors in bf16. A reduced head goes beside a DFlash body as lm_head.weight and d2t (offsets, dflash.md 1.4)."""
+model.safetensors in bf16. A draft vocabulary goes beside a DFlash body as d2t (offsets, dflash.md 1.4), with or without the rows of lm_head.weight."""
 from __future__ import annotations
 
 import json
@@ -44,8 +44,8 @@ def body(module: nn.Module) -> dict[str, torch.Tensor]:
     return {k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in module.state_dict().items()}
 
 
-def reduced_head(head: torch.Tensor, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The target's head rows of `ids` (ascending) as a drafter's own head: lm_head.weight [n, H] and d2t [n], whose
-    entry i is ids[i] - i."""
-    return {"lm_head.weight": head[ids].detach().to("cpu", torch.bfloat16).contiguous(),
-            "d2t": ids.to(torch.int64) - torch.arange(len(ids))}
+def reduced_head(head: torch.Tensor, ids: torch.Tensor, rows: bool) -> dict[str, torch.Tensor]:
+    """A draft vocabulary of `ids` (ascending): d2t [n], whose entry i is ids[i] - i, and with `rows` also the target's head
+    rows of these ids, lm_head.weight [n, H]. Without them dgraft takes the rows from the target that it runs."""
+    d2t = {"d2t": ids.to(torch.int64) - torch.arange(len(ids))}
+    return {"lm_head.weight": head[ids].detach().to("cpu", torch.bfloat16).contiguous(), **d2t} if rows else d2t

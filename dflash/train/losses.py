@@ -27,14 +27,20 @@ class Vocabulary:
         rest[self.ids] = False
         self.rest, self.extra = rest.nonzero()[:, 0], min(extra, int(rest.sum()))
 
-    def draw(self, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """ids [C] of a batch and the bias [C] on their logits."""
-        if not self.extra:
-            return self.ids, torch.zeros(len(self.ids))
-        drawn = self.rest[torch.randperm(len(self.rest), generator=generator)[:self.extra]]
-        bias = torch.zeros(len(self.ids) + self.extra)
-        bias[len(self.ids):] = math.log(len(self.rest) / self.extra)
-        return torch.cat([self.ids, drawn]), bias
+    def draw(self, generator: torch.Generator, present: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """ids [C] of a batch and the bias [C] on their logits. The ids in `present`, those of the batch's texts, always
+        take part, so that a small fixed part costs no labels."""
+        rest, ids = self.rest, self.ids
+        if present is not None:
+            own = torch.isin(rest, present)
+            ids, rest = torch.cat([ids, rest[own]]), rest[~own]
+        extra = min(self.extra, len(rest))
+        if not extra:
+            return ids, torch.zeros(len(ids))
+        drawn = rest[torch.randperm(len(rest), generator=generator)[:extra]]
+        bias = torch.zeros(len(ids) + extra)
+        bias[len(ids):] = math.log(len(rest) / extra)
+        return torch.cat([ids, drawn]), bias
 
 
 def count_tokens(answers: Iterable[list[int]]) -> Counter:
@@ -59,10 +65,10 @@ def dpace(confidence: torch.Tensor, valid: torch.Tensor, alpha: float) -> torch.
     return reach.flip(-1).cumsum(-1).flip(-1)
 
 
-def teacher(final: torch.Tensor, head: torch.Tensor, ids: torch.Tensor, bias: torch.Tensor, hard: float, temp: float) -> torch.Tensor:
-    """final [n, H] of the target -> labels [n, C] over the batch's ids: (1-hard) of its softmax at `temp`, `hard` on its
-    argmax. Only the ids of the batch take part."""
-    z = final @ head[ids].t() + bias
+def teacher(final: torch.Tensor, head: torch.Tensor, bias: torch.Tensor, hard: float, temp: float) -> torch.Tensor:
+    """final [n, H] of the target and the head's rows [C, H] of the batch's ids -> labels [n, C]: (1-hard) of its softmax at
+    `temp`, `hard` on its argmax. Only the ids of the batch take part."""
+    z = final @ head.t() + bias
     best = z.argmax(-1, keepdim=True)
     p = torch.softmax(z / temp, -1).mul_(1 - hard)
     return p.scatter_add_(-1, best, torch.full_like(best, hard, dtype=p.dtype))

@@ -164,9 +164,12 @@ def read_prompts(files: list[str]) -> Iterator[tuple[str, str, str]]:
 
 def write_prompts(text: Text, args) -> None:
     """Input for `dgraft answers`: args.count prompts as ids; with --own-turns FILE, its output for openings, the user turns
-    in it come first; with --openings the lines are openings of user turns instead."""
+    in it come first; with --passages FILE, answers of an earlier run, those are what prompts ask to summarise or edit; with
+    --openings the lines are openings of user turns instead."""
     maker = Maker(text, args.seed, args.limit, args.max_prompt, args.greedy_share, 1.0 if args.openings else 0.0)
     jobs = []
+    for r in read_records(args.passages) if args.passages else ():
+        maker.remember(Job(r.id, r.prompt, 0, r.temp, r.source, r.answer))
     if args.own_turns:
         tail = text.open_user_turn(None)[1]
         for r in read_records(args.own_turns):

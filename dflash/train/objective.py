@@ -14,9 +14,13 @@ from .losses import SoftCrossEntropy, Vocabulary, decay, dpace, teacher
 from .target import Target
 
 
+PROMPT_HEAD = 32  # tokens: the system turn and the start of the user's, the same in most prompts
+
+
 @dataclass
 class Options:
-    """Knobs of the loss. widths: block widths drawn per batch; rows: block rows a record gets (anchors = rows / width)."""
+    """Knobs of the loss. widths: block widths drawn per batch; rows: block rows a record gets (anchors = rows / width);
+    prompt: share of them that may lie in the prompt."""
 
     widths: tuple[int, ...] = (16,)
     rows: int = 768
@@ -24,6 +28,7 @@ class Options:
     dpace: float = 0.0
     hard: float = 0.5
     temp: float = 1.0
+    prompt: float = 0.0
 
 
 @dataclass
@@ -82,31 +87,41 @@ class DFlashObjective:
         self.noise.manual_seed(value)
 
     def anchors(self, b: Batch, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """anchor [N, A] and whether it is one [N, A]: answer positions that have a next token, drawn without repeats."""
+        """anchor [N, A] and whether it is one [N, A]: answer positions that have a next token, drawn without repeats, and
+        some of the prompt behind what all prompts begin with."""
         n = len(b.ids)
         anchor, real = torch.zeros(n, count, dtype=torch.long), torch.zeros(n, count, dtype=torch.bool)
         for i in range(n):
             first, last = int(b.start[i]), int(b.length[i]) - 1
-            drawn = (torch.randperm(last - first, generator=self.noise)[:count] + first).sort()[0]
+            drawn = torch.randperm(last - first, generator=self.noise) + first
+            if self.options.prompt and first > PROMPT_HEAD:
+                asked = torch.randperm(first - PROMPT_HEAD, generator=self.noise) + PROMPT_HEAD
+                drawn = torch.cat([asked[:int(count * self.options.prompt)], drawn])
+            drawn = drawn[:count].sort()[0]
             anchor[i, :len(drawn)], anchor[i, len(drawn):] = drawn, first
             real[i, :len(drawn)] = True
         used = int(real.sum(1).max())
         return anchor[:, :used].to(b.ids.device), real[:, :used].to(b.ids.device)
 
     def loss(self, b: Batch) -> tuple[torch.Tensor, Stats]:
-        """Mean weighted cross-entropy over the rows of random blocks."""
+        """Mean weighted cross-entropy over the rows of random blocks. A row counts while all tokens between its anchor and
+        it are the target's first choice: behind others, a greedy round is over."""
         o, device = self.options, b.ids.device
         width = self.rng.choice(o.widths)
         anchor, real = self.anchors(b, max(1, o.rows // width))
-        context = self.module.context(b.taps)
-        rows = self.module(self.module.block_input(self.embed, b.ids.gather(1, anchor), width), anchor, context)
+        ids, bias = (t.to(device) for t in self.vocabulary.draw(self.noise, b.ids.cpu().unique()))
+        w = self.head[ids]
+        labels = teacher(b.final.reshape(-1, b.final.shape[-1]), w, bias, o.hard, o.temp)
         k = torch.arange(width, device=device)
         pos = anchor[:, :, None] + k
         valid = real[:, :, None] & (pos < b.length.to(device)[:, None, None]) & (k > 0)
-        ids, bias = (t.to(device) for t in self.vocabulary.draw(self.noise))
-        labels = teacher(b.final.reshape(-1, b.final.shape[-1]), self.head, ids, bias, o.hard, o.temp)
-        source = (pos - 1 + torch.arange(len(b.ids), device=device)[:, None, None] * b.final.shape[1])[valid]
-        x, w = rows[valid].to(self.head.dtype), self.head[ids]
+        before = (pos - 1).clamp(max=b.final.shape[1] - 1) + torch.arange(len(b.ids), device=device)[:, None, None] * b.final.shape[1]
+        token = b.ids.gather(1, pos.clamp(max=b.ids.shape[1] - 1).flatten(1)).view_as(pos)
+        chosen = (ids[labels.argmax(-1)][before] == token) | (k == 0)
+        valid[..., 1:] &= chosen[..., :-1].cumprod(-1).bool()
+        context = self.module.context(b.taps)
+        rows = self.module(self.module.block_input(self.embed, b.ids.gather(1, anchor), width), anchor, context)
+        x, source = rows[valid].to(self.head.dtype), before[valid]
         weight = self._weights(valid, x, w, bias, labels, source)
         total = weight.sum()
         loss, ce, hit = SoftCrossEntropy.apply(x, w, bias, labels, source, weight / total)

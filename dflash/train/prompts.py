@@ -10,6 +10,8 @@ import random
 import sysconfig
 from typing import Callable, Iterator
 
+from .sources import misspell, records, tools
+
 NAMES = "Ana Ben Carla Dev Elif Femi Greta Hugo Ines Jonas Kemi Lars Mina Noor Otto Petra Quinn Rosa Sven Tara Umar Vera Wim Yuki Zoe".split()
 THINGS = "apples pencils stamps marbles tickets cookies shells books coins bottles chairs eggs cards flowers plates lemons badges bricks".split()
 KEYS = "name id date price city status tags author rating colour weight start end email phone count country language category notes".split()
@@ -49,8 +51,9 @@ class Prompts:
         self.list = read_lists()
         self.passages, self.functions = passages or [], standard_functions()
         self.kinds: list[tuple[float, str, Callable[[], str]]] = [
-            (.32, "topic", self._topic), (.16, "code", self._code), (.10, "function", self._function), (.16, "maths", self._maths),
-            (.10, "json", self._json), (.08, "life", self._life), (.08 if not self.passages else .24, "passage", self._passage)]
+            (.22, "topic", self._topic), (.13, "code", self._code), (.07, "function", self._function), (.14, "maths", self._maths),
+            (.04, "json", self._json), (.06, "life", self._life), (.06, "passage", self._passage), (.12, "edit", self._edit),
+            (.12, "source", self._source), (.10, "records", self._records), (.06, "tools", self._tools)]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Endless (kind, user turn)."""
@@ -98,9 +101,27 @@ class Prompts:
         return self._pick(self.list["json ask"]).format(o=self._pick(self.list["object"]), k=", ".join(f'"{k}"' for k in keys), k0=keys[0], k1=keys[1],
                                                 s=self._fact(), f="get_" + keys[0], r="\n".join(rows))
 
+    def _text(self, most: int = 1) -> str:
+        """A passage, or up to `most` of them one after the other."""
+        n = self.rng.randint(1, most)
+        return "\n\n".join(self._pick(self.passages) if self.passages else " ".join(self._fact() for _ in range(self.rng.randint(3, 6))) for _ in range(n))
+
     def _passage(self) -> str:
-        text = self._pick(self.passages) if self.passages else " ".join(self._fact() for _ in range(self.rng.randint(3, 6)))
-        return self._pick(self.list["passage ask"]).format(p=text)
+        return self._pick(self.list["passage ask"]).format(p=self._text())
+
+    def _edit(self) -> str:
+        return self._pick(self.list["edit ask"]).format(p=misspell(self.rng, self._text(), self.rng.choice([0, 0.1, 0.2])))
+
+    def _source(self) -> str:
+        return self._pick(self.list["source ask"]).format(p=self._text(3))
+
+    def _records(self) -> str:
+        what, keys, notation, text = records(self.rng)
+        return self._pick(self.list["records ask"]).format(w=what, n=notation, r=text, k=", ".join(f'"{k}"' for k in keys), k0=keys[0])
+
+    def _tools(self) -> str:
+        text, says = tools(self.rng)
+        return self._pick(self.list["tools ask"]).format(t=text, u=says)
 
 
 def standard_functions(limit: int = 900) -> list[str]:

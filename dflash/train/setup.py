@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from .batch import Loader
 from .data import Folder, Record, pack_answers
-from .draft import DFlash, load_dflash, new_config, read_config, warm_start
+from .draft import DFlash, load_dflash, new_config, read_config, read_tensors, warm_start
 from .errors import TrainError
 from .eagle import Eagle3, EagleObjective, load_eagle, new_eagle_config, warm_start_eagle
 from .export import reduced_head, write_checkpoint
@@ -55,9 +55,10 @@ def make_dflash(args, target: Target, loader_taps: tuple[int, ...], sample: torc
     if args.init not in ("warm", "cold"):
         draft = load_dflash(args.init, target)
         draft.config["block_size"] = draft.block_size = args.block
+        draft.config["is_causal"] = draft.causal = draft.causal or args.causal
         return draft
     torch.manual_seed(args.seed)
-    draft = DFlash(new_config(target, args.layers, loader_taps, args.block, args.mask_id))
+    draft = DFlash(new_config(target, args.layers, loader_taps, args.block, args.mask_id, args.causal))
     if args.init == "warm":
         warm_start(draft, target, sample)
     else:
@@ -88,7 +89,7 @@ def _start_dflash(args, target: Target, folder: Folder, train: list[Record], val
     loader = Loader(folder, target, taps, torch.float32, device)
     draft = make_dflash(args, target, taps, loader.batch(train[:1]).taps[0]).to(device)
     vocabulary = Vocabulary(counts, target.config.vocab, min(args.vocab, target.config.vocab), args.extra)
-    options = Options(args.widths or (args.block,), args.rows, args.gamma, args.dpace, args.hard, args.temp)
+    options = Options(args.widths or (args.block,), args.rows, args.gamma, args.dpace, args.hard, args.temp, args.prompt_share)
     objective = DFlashObjective(draft, target, vocabulary, options, torch.float32)
 
     def export(path: str, info: dict) -> None:
@@ -132,7 +133,7 @@ def load_objective(target: Target, path: str):
         objective, taps = load_objective(target, os.path.join(path, "last"))
         restore_average(objective.module, state)
         return objective, taps
-    if "draft_vocab_size" in read_config(path):
+    if "eagle_config" in read_config(path):
         head = load_eagle(path, target).to(target.device)
         return EagleObjective(head, target, 5, 0.8, 0.5, 1.0), head.taps
     draft = load_dflash(path, target).to(target.device)
@@ -140,13 +141,23 @@ def load_objective(target: Target, path: str):
     return DFlashObjective(draft, target, vocabulary, Options(), torch.float32), draft.taps
 
 
+def draft_ids(path: str) -> torch.Tensor | None:
+    """The target's ids of a DFlash checkpoint's draft vocabulary, None where it has none."""
+    if "dflash_config" not in read_config(path):
+        return None
+    d2t = read_tensors(path).get("d2t")
+    return None if d2t is None else d2t + torch.arange(len(d2t))
+
+
 def frequent_ids(path: str | None, size: int, vocab: int) -> torch.Tensor | None:
-    """The `size` most frequent ids of a data folder's answers, ascending; None for size 0."""
+    """The `size` most frequent ids of a data folder, ascending; None for size 0. A prompt counts each of its ids once:
+    what it asks about turns up in answers, its wording does not."""
     if not size:
         return None
     if not path:
         raise TrainError("--vocab needs --vocab-data, a data folder whose answers are counted")
-    return Vocabulary(count_tokens([r.answer for r in Folder(path).records()]), vocab, size, 0).ids
+    records = Folder(path).records()
+    return Vocabulary(count_tokens([r.answer for r in records] + [sorted(set(r.prompt)) for r in records]), vocab, size, 0).ids
 
 
 def export_checkpoint(args) -> None:
@@ -156,9 +167,9 @@ def export_checkpoint(args) -> None:
     config, tensors = dict(objective.module.config), objective.tensors()
     ids = frequent_ids(args.vocab_data, args.vocab, target.config.vocab)
     if ids is not None:
-        if "draft_vocab_size" in config:
+        if "eagle_config" in config:
             raise TrainError("--vocab is for DFlash; an EAGLE-3 head has its draft vocabulary from training")
-        tensors |= reduced_head(target.head, ids)
+        tensors |= reduced_head(target.head, ids, args.with_head)
         config["draft_vocab_size"] = len(ids)
     write_checkpoint(args.out, config, tensors)
     if args.ids:

@@ -126,7 +126,7 @@ def main(out: str) -> None:
     make_data(f"{out}/data", target, phrases)
     folder = Folder(f"{out}/data")
     passed = 0
-    for kind, extra in (("dflash", ("--block", "8", "--mask-id", "159", "--taps", "1,3,5", "--gamma", "4", "--rows", "128", "--steps", "220")),
+    for kind, extra in (("dflash", ("--block", "8", "--mask-id", "159", "--taps", "1,3,5", "--gamma", "4", "--rows", "128", "--steps", "220", "--causal")),
                         ("eagle3", ("--states", "5", "--taps", "1,3,4", "--inter", "96", "--steps", "160"))):
         start = drafter_tau(kind, None, target, folder, command(out, kind, *extra))
         argv = command(out, kind, *extra)

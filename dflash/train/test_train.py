@@ -23,6 +23,7 @@ from .generate import Generator, Job, loop_start
 from .losses import SoftCrossEntropy, Vocabulary, decay, dpace, teacher
 from .objective import DFlashObjective, Options, Stats, walk
 from .prompts import Prompts
+from .setup import draft_ids
 from .target import Target, load_target, unpermute
 from .train import Run, summary
 
@@ -72,7 +73,7 @@ class Losses(unittest.TestCase):
 
     def test_labels_mix_distribution_and_argmax(self):
         head = torch.eye(4)
-        y = teacher(torch.tensor([[0.0, 2.0, 0.0, 9.0]]), head, torch.tensor([0, 1, 2]), torch.zeros(3), 0.25, 1.0)
+        y = teacher(torch.tensor([[0.0, 2.0, 0.0, 9.0]]), head[:3], torch.zeros(3), 0.25, 1.0)
         p = torch.softmax(torch.tensor([0.0, 2.0, 0.0]), -1)
         torch.testing.assert_close(y[0], 0.75 * p + torch.tensor([0.0, 0.25, 0.0]))
 
@@ -97,6 +98,37 @@ class Networks(unittest.TestCase):
         for i, s in enumerate(anchor[0].tolist()):
             one = draft(draft.block_input(self.target.embed, b.ids[:, s:s + 1], 6), torch.tensor([[s]]), draft.context(b.taps[:, :s]))
             torch.testing.assert_close(rows[0, i], one[0, 0], atol=2e-5, rtol=1e-4)
+
+    def test_causal_rows_do_not_see_what_follows(self):
+        torch.manual_seed(0)
+        for causal in (False, True):
+            draft = DFlash(new_config(self.target, 2, (1, 3, 5), 6, 159, causal))
+            b = toy_batch(self.target, draft.taps)
+            anchor = torch.tensor([[6, 11, 19]])
+            wide, narrow = (draft(draft.block_input(self.target.embed, b.ids.gather(1, anchor), width), anchor, draft.context(b.taps)) for width in (6, 3))
+            self.assertEqual(causal, torch.allclose(wide[:, :, :3], narrow, atol=2e-5, rtol=1e-4))
+
+    def test_rows_behind_another_token_do_not_count(self):
+        draft = DFlash(new_config(self.target, 1, (1, 3, 5), 4, 159))
+        b = toy_batch(self.target, draft.taps)  # random ids: the target would have chosen hardly any of them
+        objective = DFlashObjective(draft, self.target, Vocabulary(Counter(), 160, 160, 0), Options((4,), 400), torch.float32)
+        objective.seed(1)
+        first = objective.loss(b)[1].rows
+        best = (b.final[0] @ self.target.head.t()).argmax(-1)
+        follows = best == b.ids[0, 1:]
+        roots = range(6, 23)
+        self.assertEqual(first[1].item(), len(roots))
+        self.assertEqual(first[2].item(), sum(bool(follows[r]) for r in roots if r + 2 < 24))
+
+    def test_anchors_in_the_prompt(self):
+        draft = DFlash(new_config(self.target, 1, (1, 3, 5), 4, 159))
+        b = toy_batch(self.target, draft.taps, 90, 60)
+        for share, low in ((0.0, 60), (0.5, 32)):
+            objective = DFlashObjective(draft, self.target, Vocabulary(Counter(), 160, 160, 0), Options((4,), 80, prompt=share), torch.float32)
+            objective.seed(1)
+            anchor, real = objective.anchors(b, 20)
+            self.assertTrue(bool(real.all()) and int(anchor.min()) >= low and int(anchor.max()) < 89)
+            self.assertEqual(int((anchor < 60).sum()), int(20 * share))
 
     def test_eagle_steps_are_chains(self):
         torch.manual_seed(0)
@@ -178,8 +210,29 @@ class Networks(unittest.TestCase):
         m = maps(torch.tensor([2, 5, 9]), 10)
         self.assertEqual(m["d2t"].tolist(), [2, 4, 7])
         self.assertEqual(m["t2d"].nonzero()[:, 0].tolist(), [2, 5, 9])
-        head = reduced_head(torch.arange(20).view(10, 2).float(), torch.tensor([2, 5, 9]))
+        rows = torch.arange(20).view(10, 2).float()
+        head = reduced_head(rows, torch.tensor([2, 5, 9]), True)
         self.assertEqual(head["lm_head.weight"].tolist(), [[4, 5], [10, 11], [18, 19]])
+        self.assertEqual(head["d2t"].tolist(), [2, 4, 7])
+        self.assertEqual(list(reduced_head(rows, torch.tensor([2, 5, 9]), False)), ["d2t"])
+
+    def test_draft_vocabularies_of_checkpoints(self):
+        draft = DFlash(new_config(self.target, 1, (1, 3), 4, 159))
+        ids = torch.tensor([2, 5, 9])
+        with tempfile.TemporaryDirectory() as d:
+            write_checkpoint(f"{d}/whole", draft.config, body(draft))
+            self.assertIsNone(draft_ids(f"{d}/whole"))
+            write_checkpoint(f"{d}/cut", {**draft.config, "draft_vocab_size": 3}, {**body(draft), **reduced_head(self.target.head, ids, False)})
+            os.rename(f"{d}/cut/model.safetensors", f"{d}/cut/part.safetensors")
+            with open(f"{d}/cut/model.safetensors.index.json", "w", encoding="utf-8") as f:
+                json.dump(dict(weight_map={k: "part.safetensors" for k in [*body(draft), "d2t"]}), f)
+            self.assertEqual(draft_ids(f"{d}/cut").tolist(), [2, 5, 9])
+            read = load_dflash(f"{d}/cut", self.target)
+            self.assertNotIn("draft_vocab_size", read.config)
+            torch.testing.assert_close(read.fc.weight, draft.fc.weight.to(torch.bfloat16).float())
+            os.remove(f"{d}/cut/part.safetensors")
+            with self.assertRaisesRegex(TrainError, "part.safetensors"):
+                load_dflash(f"{d}/cut", self.target)
 
     def test_default_taps(self):
         self.assertEqual(default_taps(36, 5), [1, 9, 17, 25, 33])
@@ -341,7 +394,7 @@ class Training(unittest.TestCase):
         first, second = iter(Prompts(4, ["a passage"])), iter(Prompts(4, ["a passage"]))
         texts = [next(first) for _ in range(400)]
         self.assertEqual(texts, [next(second) for _ in range(400)])
-        self.assertEqual({k for k, _ in texts}, {"topic", "code", "function", "maths", "json", "life", "passage"})
+        self.assertEqual({k for k, _ in texts}, {"topic", "code", "function", "maths", "json", "life", "passage", "edit", "source", "records", "tools"})
         held_out, root = set(), os.path.join(os.path.dirname(__file__), "..", "..", "bench", "prompts")
         for name in os.listdir(root):
             with open(os.path.join(root, name), encoding="utf-8") as f:

@@ -1,10 +1,14 @@
 /* Drafters exported by the training pipeline against what the trainer recorded: drafts and logits of DFlash blocks and of
- * EAGLE-3 chains. The files are made by `make train-smoke`; without them there is nothing to test. */
+ * EAGLE-3 chains, as folders and as GGUF files. The files are made by `make train-smoke`; without them there is nothing to test. */
 #include "tests/test.h"
 
 #include "dflash/dflash.h"
 #include "dflash/eagle3.h"
+#include "runtime/convert.h"
 #include "runtime/session.h"
+#include "tests/files.h"
+
+static char tmp[64]; /* for the converted files */
 
 typedef struct trained {
     dg_model *model;
@@ -14,11 +18,13 @@ typedef struct trained {
     dg_mat (*last_logits)(const dg_drafter *d);
 } trained;
 
-static void open_trained(trained *t, const char *name, const char *params, int32_t budget) {
+static void open_trained(trained *t, const char *name, bool gguf, const char *params, int32_t budget) {
     const dg_model_options mopt = {.threads = 1, .compute = DG_COMPUTE_F32};
     check_ok(dg_model_open(golden_path("trained/target"), &mopt, &t->model));
-    char path[512];
-    snprintf(path, sizeof path, "%s", golden_path("trained/%s", name));
+    char folder[512], path[512];
+    snprintf(folder, sizeof folder, "%s", golden_path("trained/%s", name));
+    snprintf(path, sizeof path, gguf ? "%s/%s.gguf" : "%s", gguf ? tmp : folder, name);
+    if (gguf) check_ok(dg_convert(folder, path, DG_F32, NULL, NULL));
     const dg_draft draft = {name, path, params};
     const dg_session_options opt = {.context = 128, .budget = budget, .draft = &draft, .n_draft = 1, .ignore_stop_tokens = true};
     check_ok(dg_session_create(t->model, &opt, &t->session));
@@ -76,24 +82,55 @@ static void follow(trained *t) {
     close_trained(t);
 }
 
-static void test_dflash(void **state) {
-    (void)state;
+static void check_dflash(bool gguf) {
     trained t = {.last_logits = dg_dflash_logits};
     json_t *config = golden_json("trained/dflash/config.json");
-    open_trained(&t, "dflash", NULL, (int32_t)json_integer_value(json_object_get(config, "block_size")) - 1);
+    open_trained(&t, "dflash", gguf, NULL, (int32_t)json_integer_value(json_object_get(config, "block_size")) - 1);
     json_decref(config);
     follow(&t);
 }
 
+static void check_eagle3(bool gguf) {
+    trained t = {.last_logits = dg_eagle3_logits};
+    open_trained(&t, "eagle3", gguf, "depth=4,topk=1,full=1", 5);
+    follow(&t);
+}
+
+static void test_dflash(void **state) {
+    (void)state;
+    check_dflash(false);
+}
+
+static void test_dflash_gguf(void **state) {
+    (void)state;
+    check_dflash(true);
+}
+
 static void test_eagle3(void **state) {
     (void)state;
-    trained t = {.last_logits = dg_eagle3_logits};
-    open_trained(&t, "eagle3", "depth=4,topk=1,full=1", 5);
-    follow(&t);
+    check_eagle3(false);
+}
+
+static void test_eagle3_gguf(void **state) {
+    (void)state;
+    check_eagle3(true);
+}
+
+static int setup(void **state) {
+    (void)state;
+    strcpy(tmp, test_tmpdir());
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    remove_tree(tmp);
+    return 0;
 }
 
 int main(void) {
     if (!golden_have("trained/dflash/config.json")) return 0;
-    const struct CMUnitTest t[] = {cmocka_unit_test(test_dflash), cmocka_unit_test(test_eagle3)};
-    return cmocka_run_group_tests_name("trained", t, NULL, NULL);
+    const struct CMUnitTest t[] = {cmocka_unit_test(test_dflash), cmocka_unit_test(test_dflash_gguf),
+                                   cmocka_unit_test(test_eagle3), cmocka_unit_test(test_eagle3_gguf)};
+    return cmocka_run_group_tests_name("trained", t, setup, teardown);
 }
