@@ -28,6 +28,20 @@ bool section(const settings *set, const char *name) {
     return !set->only;
 }
 
+const char *isa_of(const char *describe) {
+    static char isa[32];
+    isa[0] = 0;
+    sscanf(describe, "cpu, %31[^,]", isa);
+    return isa;
+}
+
+double peak_of(const peaks *p, const char *weights, const char *compute) {
+    const double f32 = series_median(&p->f32), bf16 = series_median(&p->bf16), int8 = series_median(&p->int8);
+    if (!strcmp(weights, "f32") || !strcmp(compute, "f32")) return f32;
+    if (!strcmp(compute, "int8") && int8 > 0) return int8;
+    return bf16 > f32 ? bf16 : f32;
+}
+
 FILE *csv_open(const settings *set, const char *name, const char *heading) {
     if (!set->out) return NULL;
     char path[4096];

@@ -23,6 +23,13 @@ typedef struct settings {
 /* Is this section wanted? */
 bool section(const settings *set, const char *name);
 
+/* The instruction set in a backend's description ("cpu, avx512, 2 threads"); valid until the next call. */
+const char *isa_of(const char *describe);
+
+/* Operations a second that matmuls can come to at most with these weights ("f32", or any other) and compute
+ * mode. */
+double peak_of(const peaks *p, const char *weights, const char *compute);
+
 /* out/name opened for writing with its heading; NULL when no files are wanted. */
 FILE *csv_open(const settings *set, const char *name, const char *heading);
 

@@ -54,18 +54,9 @@ static void sample(bench *b, op_case *c) {
     series_add(&c->time, seconds / n);
 }
 
-/* What the arithmetic of a case could come to at most. */
-static double peak_of(const bench *b, const op_case *c) {
-    const double f32 = series_median(&b->peak.f32), bf16 = series_median(&b->peak.bf16),
-                 int8 = series_median(&b->peak.int8);
-    if (!strcmp(c->type, "f32") || !strcmp(b->set->compute, "f32")) return f32;
-    if (!strcmp(b->set->compute, "int8") && int8 > 0) return int8;
-    return bf16 > f32 ? bf16 : f32;
-}
-
 static void report(bench *b, const op_case *c) {
     const double t = series_median(&c->time), lo = series_at(&c->time, 0), hi = series_at(&c->time, 1);
-    const double copy = series_median(&b->peak.copy), peak = peak_of(b, c);
+    const double copy = series_median(&b->peak.copy), peak = peak_of(&b->peak, c->type, b->set->compute);
     printf("%-10s %-14s %-7s %4d %6d %10.1f %9.1f..%-9.1f", c->op, c->shape, c->type, c->rows, c->keys,
            1e6 * t, 1e6 * lo, 1e6 * hi);
     if (c->bytes > 0) printf(" %7.1f %4.0f%%", 1e-9 * c->bytes / t, 100 * c->bytes / t / copy);
@@ -316,11 +307,9 @@ static void print_peaks(const bench *b) {
     const struct {
         const char *name, *unit;
         const series *s;
-    } line[] = {{"read", "GB/s", &b->peak.read},
-                {"copy", "GB/s", &b->peak.copy},
-                {"f32", "GOP/s", &b->peak.f32},
-                {"bf16", "GOP/s", &b->peak.bf16},
-                {"int8", "GOP/s", &b->peak.int8}};
+    } line[] = {{"near", "GB/s", &b->peak.near},  {"read", "GB/s", &b->peak.read},
+                {"copy", "GB/s", &b->peak.copy},  {"f32", "GOP/s", &b->peak.f32},
+                {"bf16", "GOP/s", &b->peak.bf16}, {"int8", "GOP/s", &b->peak.int8}};
     printf("\nroofs of the machine, %d threads, %s: median, least..most of %d rounds\n", b->set->threads,
            b->isa, b->peak.read.n);
     FILE *f = csv_open(b->set, "peaks.csv", "what,unit,median,min,max");
@@ -341,9 +330,7 @@ void bench_ops(const settings *set) {
     const char *why = "";
     b = (bench){.set = set, .be = dg_backend_open("cpu", &opt, &why)};
     if (!b.be) die("backend", why);
-    char isa[32] = "";
-    sscanf(dg_backend_describe(b.be), "cpu, %31[^,]", isa);
-    b.isa = isa;
+    b.isa = isa_of(dg_backend_describe(b.be));
     printf("%s, compute %s\n\n%-10s %-14s %-7s %4s %6s %10s %20s %7s %5s %8s %5s\n",
            dg_backend_describe(b.be), set->compute, "op", "shape", "type", "rows", "keys", "us",
            "least..most", "GB/s", "copy", "GOP/s", "peak");

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #endif
 
-enum { BUFFER = 256 << 20, MAX_THREADS = 256, ACC = 12 };
+enum { NEAR = 64 << 20, FAR = 512 << 20, MAX_THREADS = 256, ACC = 12 };
 
 static volatile float sink; /* what the loops come to, so that they are not left out */
 
@@ -22,44 +22,47 @@ typedef double peak_fn(int64_t n);
 typedef float v4f __attribute__((vector_size(16)));
 
 static double peak_generic(int64_t n) {
-    v4f a[ACC];
-    for (int j = 0; j < ACC; j++) a[j] = (v4f){(float)j, 1, 2, 3};
     const float half = 0.5f + 0 * sink;
     const v4f b = {half, half, half, half}, c = {1, 2, 3, 4};
-    for (int64_t i = 0; i < n; i++)
-        for (int j = 0; j < ACC; j++) a[j] = a[j] * b + c;
-    for (int j = 0; j < ACC; j++) sink += a[j][0];
+    v4f a0 = c, a1 = a0 + c, a2 = a1 + c, a3 = a2 + c, a4 = a3 + c, a5 = a4 + c; /* all different */
+    v4f a6 = a5 + c, a7 = a6 + c, a8 = a7 + c, a9 = a8 + c, a10 = a9 + c, a11 = a10 + c;
+    for (int64_t i = 0; i < n; i++) {
+        a0 = a0 * b + c, a1 = a1 * b + c, a2 = a2 * b + c, a3 = a3 * b + c;
+        a4 = a4 * b + c, a5 = a5 * b + c, a6 = a6 * b + c, a7 = a7 * b + c;
+        a8 = a8 * b + c, a9 = a9 * b + c, a10 = a10 * b + c, a11 = a11 * b + c;
+    }
+    a0 += a1 + a2 + a3 + a4 + a5 + a6 + a7 + a8 + a9 + a10 + a11;
+    sink += a0[0] + a0[1] + a0[2] + a0[3];
     return ACC * 4 * 2;
 }
 
 #ifdef __x86_64__
-/* A loop over ACC registers of type V: a[j] = STEP, which does OPS operations. */
+/* One loop over twelve registers of type V: STEP(a), which does OPS operations. An array of them would live
+ * in memory. */
 #define PEAK(NAME, TARGET, V, ZERO, STEP, OPS)                                                               \
     __attribute__((target(TARGET))) static double NAME(int64_t n) {                                          \
-        V a[ACC], b = ZERO, c = ZERO;                                                                        \
-        for (int j = 0; j < ACC; j++) a[j] = ZERO;                                                           \
+        V b = ZERO, c = ZERO, a0 = ZERO, a1 = ZERO, a2 = ZERO, a3 = ZERO, a4 = ZERO, a5 = ZERO;              \
+        V a6 = ZERO, a7 = ZERO, a8 = ZERO, a9 = ZERO, a10 = ZERO, a11 = ZERO;                                \
         __asm__ volatile("" : "+v"(b), "+v"(c));                                                             \
-        for (int64_t i = 0; i < n; i++)                                                                      \
-            for (int j = 0; j < ACC; j++) {                                                                  \
-                STEP;                                                                                        \
-                __asm__ volatile("" : "+v"(a[j]));                                                           \
-            }                                                                                                \
-        for (int j = 0; j < ACC; j++) {                                                                      \
-            float first;                                                                                     \
-            memcpy(&first, &a[j], sizeof first);                                                             \
-            sink += first;                                                                                   \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            a0 = STEP(a0), a1 = STEP(a1), a2 = STEP(a2), a3 = STEP(a3), a4 = STEP(a4), a5 = STEP(a5);        \
+            a6 = STEP(a6), a7 = STEP(a7), a8 = STEP(a8), a9 = STEP(a9), a10 = STEP(a10), a11 = STEP(a11);    \
+            __asm__ volatile("" : "+v"(a0), "+v"(a1), "+v"(a2), "+v"(a3), "+v"(a4), "+v"(a5));               \
+            __asm__ volatile("" : "+v"(a6), "+v"(a7), "+v"(a8), "+v"(a9), "+v"(a10), "+v"(a11));             \
         }                                                                                                    \
         return (double)ACC * (OPS);                                                                          \
     }
 
-PEAK(peak_avx2, "avx2,fma", __m256, _mm256_setzero_ps(), a[j] = _mm256_fmadd_ps(b, c, a[j]), 8 * 2)
-PEAK(peak_avx2_int8, "avx2", __m256i, _mm256_setzero_si256(),
-     a[j] = _mm256_add_epi32(a[j], _mm256_madd_epi16(_mm256_maddubs_epi16(b, a[j]), c)), 32 * 2)
-PEAK(peak_avx512, "avx512f", __m512, _mm512_setzero_ps(), a[j] = _mm512_fmadd_ps(b, c, a[j]), 16 * 2)
-PEAK(peak_avx512_int8, "avx512f,avx512vnni", __m512i, _mm512_setzero_si512(),
-     a[j] = _mm512_dpbusd_epi32(a[j], b, c), 64 * 2)
-PEAK(peak_avx512_bf16, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(),
-     a[j] = _mm512_dpbf16_ps(a[j], (__m512bh)b, (__m512bh)c), 32 * 2)
+#define STEP_AVX2(a)        _mm256_fmadd_ps(b, c, a)
+#define STEP_AVX2_INT8(a)   _mm256_add_epi32(a, _mm256_madd_epi16(_mm256_maddubs_epi16(b, a), c))
+#define STEP_AVX512(a)      _mm512_fmadd_ps(b, c, a)
+#define STEP_AVX512_INT8(a) _mm512_dpbusd_epi32(a, b, c)
+#define STEP_AVX512_BF16(a) _mm512_dpbf16_ps(a, (__m512bh)b, (__m512bh)c)
+PEAK(peak_avx2, "avx2,fma", __m256, _mm256_setzero_ps(), STEP_AVX2, 8 * 2)
+PEAK(peak_avx2_int8, "avx2", __m256i, _mm256_setzero_si256(), STEP_AVX2_INT8, 32 * 2)
+PEAK(peak_avx512, "avx512f", __m512, _mm512_setzero_ps(), STEP_AVX512, 16 * 2)
+PEAK(peak_avx512_int8, "avx512f,avx512vnni", __m512i, _mm512_setzero_si512(), STEP_AVX512_INT8, 64 * 2)
+PEAK(peak_avx512_bf16, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(), STEP_AVX512_BF16, 32 * 2)
 
 /* Four accumulator tiles, two of each factor, as a matmul would use them. */
 #define PEAK_AMX(NAME, TARGET, DOT, OPS)                                                                     \
@@ -130,13 +133,25 @@ typedef struct job {
     double amount, begin, end; /* operations or bytes done, from when to when */
 } job;
 
-static double read_all(const char *src, size_t bytes) {
-    const uint64_t *x = (const uint64_t *)src;
-    uint64_t s[16] = {0};
-    for (size_t i = 0; i < bytes / 8; i += 16)
-        for (int j = 0; j < 16; j++) s[j] ^= x[i + (size_t)j];
-    for (int j = 1; j < 16; j++) s[0] ^= s[j];
-    sink += (float)(s[0] & 1);
+typedef uint64_t v8u __attribute__((vector_size(64)));
+
+#if defined(__x86_64__) && defined(__GLIBC__)
+#define WIDEST __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define WIDEST
+#endif
+
+/* Four streams at a time: more than one core gets out of a single one. bytes: a multiple of 256. */
+WIDEST static double read_all(const char *src, size_t bytes) {
+    const size_t quarter = bytes / 4 / sizeof(v8u);
+    const v8u *x = (const v8u *)src;
+    v8u a = {0}, b = {0}, c = {0}, d = {0};
+    for (size_t i = 0; i < quarter; i++) {
+        a ^= x[i], b ^= x[i + quarter];
+        c ^= x[i + 2 * quarter], d ^= x[i + 3 * quarter];
+    }
+    a ^= b ^ c ^ d;
+    sink += (float)(a[0] & 1);
     return (double)bytes;
 }
 
@@ -166,7 +181,7 @@ static double run(const job *model, int threads) {
     for (int t = 0; t < threads; t++) {
         j[t] = *model;
         j[t].start = &start;
-        const size_t share = model->bytes / (size_t)threads / 128 * 128;
+        const size_t share = model->bytes / (size_t)threads / 256 * 256;
         j[t].bytes = share;
         if (j[t].src) j[t].src += share * (size_t)t;
         if (j[t].dst) j[t].dst += share * (size_t)t;
@@ -188,12 +203,14 @@ void peaks_round(peaks *p, const char *isa, int threads) {
     static char *src, *dst;
     if (threads > MAX_THREADS) threads = MAX_THREADS;
     if (!src) {
-        src = aligned_alloc(64, BUFFER), dst = aligned_alloc(64, BUFFER);
+        src = aligned_alloc(64, FAR), dst = aligned_alloc(64, FAR);
         if (!src || !dst) die("peaks", "no memory");
-        memset(src, 1, BUFFER), memset(dst, 1, BUFFER);
+        memset(src, 1, FAR), memset(dst, 1, FAR);
     }
-    series_add(&p->read, run(&(job){.src = src, .bytes = BUFFER}, threads));
-    series_add(&p->copy, run(&(job){.src = src, .dst = dst, .bytes = BUFFER}, threads));
+    run(&(job){.src = src, .bytes = NEAR}, threads); /* brings it near */
+    series_add(&p->near, run(&(job){.src = src, .bytes = NEAR}, threads));
+    series_add(&p->read, run(&(job){.src = src, .bytes = FAR}, threads));
+    series_add(&p->copy, run(&(job){.src = src, .dst = dst, .bytes = FAR}, threads));
     const arithmetic a = arithmetic_of(isa);
     series_add(&p->f32, run(&(job){.peak = a.f32}, threads));
     if (a.bf16) series_add(&p->bf16, run(&(job){.peak = a.bf16}, threads));

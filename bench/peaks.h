@@ -6,7 +6,9 @@
 #include "bench/measure.h"
 
 typedef struct peaks {
-    series read, copy;      /* bytes/s; copy counts what is read and what is written */
+    series near, read,
+        copy; /* bytes/s: 64 MiB read again and again, as the weights of a small model are; a buffer
+                 larger than any cache read, and copied (what is read and what is written) */
     series f32, bf16, int8; /* operations/s, two a multiply-add; empty: the instruction set has none */
 } peaks;
 

@@ -138,41 +138,68 @@ static void bench_shares(const settings *set, dg_session *s) {
 
 /* ---- t(n) -------------------------------------------------------------------------------------- */
 
-/* Verifying needs the logits of every row, prefill those of the last. */
+/* Operations of one row through all matrices, the head among them. */
+static double row_work(const dg_model *m) {
+    const dg_weights *w = &m->net.weights;
+    double n = (double)w->head.rows * w->head.cols;
+    for (int32_t l = 0; l < m->net.config.n_layer; l++) {
+        const dg_layer *y = &w->layer[l];
+        const dg_mat all[] = {y->wq, y->wk, y->wv, y->wo, y->w_gate, y->w_up, y->w_down};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) n += (double)all[i].rows * all[i].cols;
+    }
+    return 2 * n;
+}
+
+typedef struct curve {                   /* of each number of rows */
+    series all[N_COUNT], ratio[N_COUNT]; /* every row scored, as verifying needs: seconds, plain steps */
+    series last[N_COUNT];                /* the last one */
+    series read;                         /* share of copy bandwidth at which a plain step reads the file */
+    peaks roof;
+} curve;
+
+static void report_rows(const settings *set, const dg_model *m, const curve *c) {
+    const double work = row_work(m), peak = peak_of(&c->roof, "", set->compute),
+                 one = series_median(&c->all[0]);
+    FILE *csv = csv_open(set, "steps.csv",
+                         "rows,ms,ms_min,ms_max,ratio,ratio_min,ratio_max,ms_last,ratio_last,share_of_peak");
+    printf("\npasses over n rows behind %d, every row scored [and the last alone]\n", set->context);
+    for (int i = 0; i < N_COUNT; i++) {
+        const int32_t n = row_count[i];
+        const series *t = &c->all[i], *x = &c->ratio[i];
+        const double last = series_median(&c->last[i]), share = n * work / series_median(t) / peak;
+        printf("t(%d) = %.2f ms (%.2f..%.2f) [%.2f ms], %.0f%% of the arithmetic peak\n", n,
+               1e3 * series_median(t), 1e3 * series_at(t, 0), 1e3 * series_at(t, 1), 1e3 * last, 100 * share);
+        if (csv)
+            fprintf(csv, "%d,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f\n", n, 1e3 * series_median(t),
+                    1e3 * series_at(t, 0), 1e3 * series_at(t, 1), series_median(x), series_at(x, 0),
+                    series_at(x, 1), 1e3 * last, last / one, share);
+    }
+    for (int i = 1; i < N_COUNT; i++)
+        printf("t(%d)/t(1) = %.2f (%.2f..%.2f)\n", row_count[i], series_median(&c->ratio[i]),
+               series_at(&c->ratio[i], 0), series_at(&c->ratio[i], 1));
+    printf(
+        "copy bandwidth = %.1f GB/s (%.1f..%.1f); a plain step reads the file at %.0f%% of it (%.0f..%.0f)\n",
+        1e-9 * series_median(&c->roof.copy), 1e-9 * series_at(&c->roof.copy, 0),
+        1e-9 * series_at(&c->roof.copy, 1), 100 * series_median(&c->read), 100 * series_at(&c->read, 0),
+        100 * series_at(&c->read, 1));
+    if (csv) fclose(csv);
+}
+
 static void bench_rows(const settings *set, dg_session *s) {
-    series all[N_COUNT] = {0}, last[N_COUNT] = {0}, ratio[N_COUNT] = {0}, ratio_last[N_COUNT] = {0},
-           read = {0};
-    peaks roof = {0};
+    static curve c;
+    c = (curve){0};
+    const char *isa = isa_of(dg_backend_describe(s->model->be));
     for (int i = 0; i < N_COUNT; i++) pass(s, row_count[i], row_count[i]);
     for (int r = 0; r < set->rounds; r++) {
-        peaks_round(&roof, "portable", set->threads);
+        peaks_round(&c.roof, isa, set->threads);
         for (int i = 0; i < N_COUNT; i++) {
-            series_add(&all[i], passes(s, row_count[i], row_count[i]));
-            series_add(&last[i], passes(s, row_count[i], 1));
-            series_add(&ratio[i], all[i].v[r] / all[0].v[r]);
-            series_add(&ratio_last[i], last[i].v[r] / all[0].v[r]);
+            series_add(&c.all[i], passes(s, row_count[i], row_count[i]));
+            series_add(&c.last[i], passes(s, row_count[i], 1));
+            series_add(&c.ratio[i], c.all[i].v[r] / c.all[0].v[r]);
         }
-        series_add(&read, (double)s->model->net.file->mapped / all[0].v[r] / roof.copy.v[r]);
+        series_add(&c.read, (double)s->model->net.file->mapped / c.all[0].v[r] / c.roof.copy.v[r]);
     }
-    FILE *csv =
-        csv_open(set, "steps.csv", "rows,ms,ms_min,ms_max,ratio,ratio_min,ratio_max,ms_last,ratio_last");
-    printf("\npasses over n rows behind %d, every row scored (and the last alone)\n", set->context);
-    for (int i = 0; i < N_COUNT; i++) {
-        const double t = 1e3 * series_median(&all[i]), lo = 1e3 * series_at(&all[i], 0),
-                     hi = 1e3 * series_at(&all[i], 1);
-        const double x = series_median(&ratio[i]), xlo = series_at(&ratio[i], 0),
-                     xhi = series_at(&ratio[i], 1);
-        const double tl = 1e3 * series_median(&last[i]), xl = series_median(&ratio_last[i]);
-        printf("t(%d) = %.2f ms  %.2f..%.2f  (%.2f ms)\n", row_count[i], t, lo, hi, tl);
-        printf("t(%d)/t(1) = %.2f  %.2f..%.2f  (%.2f)\n", row_count[i], x, xlo, xhi, xl);
-        if (csv)
-            fprintf(csv, "%d,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f\n", row_count[i], t, lo, hi, x, xlo, xhi,
-                    tl, xl);
-    }
-    if (csv) fclose(csv);
-    printf("copy bandwidth = %.1f GB/s; a plain step reads the file at %.0f%% of it  %.0f..%.0f\n",
-           1e-9 * series_median(&roof.copy), 100 * series_median(&read), 100 * series_at(&read, 0),
-           100 * series_at(&read, 1));
+    report_rows(set, s->model, &c);
 }
 
 /* ---- prefill, loading, proposals --------------------------------------------------------------- */
