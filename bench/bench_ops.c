@@ -35,11 +35,10 @@ const char *isa_of(const char *describe) {
     return isa;
 }
 
-double peak_of(const peaks *p, const char *weights, const char *compute) {
-    const double f32 = series_median(&p->f32), bf16 = series_median(&p->bf16), int8 = series_median(&p->int8);
-    if (!strcmp(weights, "f32") || !strcmp(compute, "f32")) return f32;
-    if (!strcmp(compute, "int8") && int8 > 0) return int8;
-    return bf16 > f32 ? bf16 : f32;
+double peak_of(const peaks *p, bool packed, const char *compute) {
+    const double f32 = series_median(&p->f32), int8 = series_median(&p->int8);
+    const double best = !packed || !strcmp(compute, "f32") ? 0 : !strcmp(compute, "int8") ? int8 : int8 / 2;
+    return best > f32 ? best : f32;
 }
 
 FILE *csv_open(const settings *set, const char *name, const char *heading) {

@@ -26,9 +26,9 @@ bool section(const settings *set, const char *name);
 /* The instruction set in a backend's description ("cpu, avx512, 2 threads"); valid until the next call. */
 const char *isa_of(const char *describe);
 
-/* Operations a second that matmuls can come to at most with these weights ("f32", or any other) and compute
- * mode. */
-double peak_of(const peaks *p, const char *weights, const char *compute);
+/* Operations a second that matmuls come to at most: by packed weights in the given compute mode, or in f32.
+ * By default activations are two digits of 8 bits, each of which takes the int8 units once. */
+double peak_of(const peaks *p, bool packed, const char *compute);
 
 /* out/name opened for writing with its heading; NULL when no files are wanted. */
 FILE *csv_open(const settings *set, const char *name, const char *heading);

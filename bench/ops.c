@@ -12,10 +12,13 @@ static const double SAMPLE = 0.003; /* seconds that one sample lasts at least */
 typedef struct op_case {
     const char *op, *shape, *type;
     int32_t rows, keys;
+    bool packed;        /* weights in the backend's own layout */
     double bytes, work; /* of one call: weights or cache read, operations done */
     void (*call)(dg_backend *be, const struct op_case *c, int32_t copy);
     dg_mat x, out;
-    const dg_mat *w, *v; /* [n_copy] weights; keys and values */
+    const dg_mat *w, *v;       /* [n_copy] keys and values, or another operand */
+    const dg_product *product; /* [n_copy][n_product] */
+    int32_t n_product;
     int32_t n_copy, next;
     dg_attn_shape heads;
     dg_sampling sampling;
@@ -56,7 +59,7 @@ static void sample(bench *b, op_case *c) {
 
 static void report(bench *b, const op_case *c) {
     const double t = series_median(&c->time), lo = series_at(&c->time, 0), hi = series_at(&c->time, 1);
-    const double copy = series_median(&b->peak.copy), peak = peak_of(&b->peak, c->type, b->set->compute);
+    const double copy = series_median(&b->peak.copy), peak = peak_of(&b->peak, c->packed, b->set->compute);
     printf("%-10s %-14s %-7s %4d %6d %10.1f %9.1f..%-9.1f", c->op, c->shape, c->type, c->rows, c->keys,
            1e6 * t, 1e6 * lo, 1e6 * hi);
     if (c->bytes > 0) printf(" %7.1f %4.0f%%", 1e-9 * c->bytes / t, 100 * c->bytes / t / copy);
@@ -85,25 +88,44 @@ static void run_cases(bench *b) {
 static const dg_dtype weight_type[] = {DG_F32, DG_F16, DG_BF16, DG_Q8_0, DG_Q4_0, DG_Q4_1, DG_Q4_K, DG_Q6_K};
 enum { N_TYPE = sizeof weight_type / sizeof *weight_type };
 
+enum { MAX_PRODUCTS = 3 };
+
 static const struct {
     const char *name;
-    int32_t m, k; /* outputs, inputs */
+    int32_t k, m[MAX_PRODUCTS]; /* inputs, outputs of the products that share them */
 } weight_shape[] = {
-    {"135M q o", 576, 576},       {"135M k v", 192, 576},    {"135M gate up", 1536, 576},
-    {"135M down", 576, 1536},     {"135M head", VOCAB, 576}, {"1.7B q k v o", 2048, 2048},
-    {"1.7B gate up", 8192, 2048}, {"1.7B down", 2048, 8192}, {"1.7B head", VOCAB, 2048},
+    {"135M q k v", 576, {576, 192, 192}},
+    {"135M o", 576, {576}},
+    {"135M gate up", 576, {1536, 1536}},
+    {"135M down", 1536, {576}},
+    {"135M head", 576, {VOCAB}},
+    {"1.7B q k v", 2048, {2048, 2048, 2048}},
+    {"1.7B o", 2048, {2048}},
+    {"1.7B gate up", 2048, {8192, 8192}},
+    {"1.7B down", 8192, {2048}},
+    {"1.7B head", 2048, {VOCAB}},
 };
 static const int32_t row_count[] = {1, 2, 4, 8, 16, 32, 64, 512};
 
 static void call_matmul(dg_backend *be, const op_case *c, int32_t copy) {
-    be->ops->matmul(be, c->out, c->x, c->w[copy], (dg_mat){0}, false);
+    dg_product p[MAX_PRODUCTS];
+    for (int32_t i = 0; i < c->n_product; i++) {
+        p[i] = c->product[copy * c->n_product + i];
+        p[i].out.rows = c->rows;
+    }
+    be->ops->matmul(be, c->x, p, c->n_product, false);
+}
+
+/* Copies to fill STREAM with. */
+static int32_t copy_count(size_t bytes) {
+    const size_t n = (STREAM + bytes - 1) / bytes;
+    return n > MAX_COPIES ? MAX_COPIES : (int32_t)n;
 }
 
 /* As many copies of one random matrix as fill STREAM; *n of them. */
 static dg_mat *copies_of(dg_dtype type, int32_t rows, int32_t cols, int32_t *n) {
-    const size_t bytes = dg_dtype_bytes(type, (size_t)rows * (size_t)cols),
-                 want = (STREAM + bytes - 1) / bytes;
-    *n = want > MAX_COPIES ? MAX_COPIES : (int32_t)want;
+    const size_t bytes = dg_dtype_bytes(type, (size_t)rows * (size_t)cols);
+    *n = copy_count(bytes);
     dg_mat *w = malloc((size_t)*n * sizeof *w);
     if (!w) die("matrices", "no memory");
     w[0] = mat_random(type, rows, cols, 1);
@@ -119,35 +141,82 @@ static void free_copies(dg_mat *w, int32_t n) {
     free(w);
 }
 
+/* Weights of one type for every product of a shape, as the backend wants them, copied until they fill STREAM.
+ */
+typedef struct weight_set {
+    dg_product *product; /* [n_copy][n] */
+    int32_t n, n_copy;
+    double bytes, work; /* of the products of one copy; work: of one row */
+    bool packed;
+} weight_set;
+
+static void *copy_of(const void *data, size_t bytes) {
+    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (!p) die("matrices", "no memory");
+    return memcpy(p, data, bytes);
+}
+
+static weight_set make_weights(dg_backend *be, dg_dtype type, const int32_t *m, int32_t k, dg_mat out) {
+    weight_set s = {0};
+    while (s.n < MAX_PRODUCTS && m[s.n]) s.n++;
+    for (int32_t i = 0; i < s.n; i++) {
+        s.bytes += (double)dg_dtype_bytes(type, (size_t)m[i] * (size_t)k);
+        s.work += 2.0 * m[i] * k;
+    }
+    s.n_copy = copy_count((size_t)s.bytes);
+    s.product = calloc((size_t)s.n_copy * (size_t)s.n, sizeof *s.product);
+    if (!s.product) die("matrices", "no memory");
+    for (int32_t i = 0, column = 0; i < s.n; column += m[i++]) {
+        const dg_mat w = mat_random(type, m[i], k, 1);
+        size_t bytes = be->ops->pack_bytes(be, w, type);
+        dg_mat best = w;
+        if (bytes)
+            best = be->ops->pack(be, aligned_alloc(64, (bytes + 63) / 64 * 64), w, type), s.packed = true;
+        if (bytes) free(w.data);
+        if (!bytes) bytes = dg_dtype_bytes(type, (size_t)m[i] * (size_t)k);
+        for (int32_t c = 0; c < s.n_copy; c++) {
+            dg_product *p = &s.product[c * s.n + i];
+            p->w = best;
+            if (c) p->w.data = copy_of(best.data, bytes);
+            p->out = dg_mat_make((float *)out.data + (size_t)column * MAX_ROWS, DG_F32, MAX_ROWS, m[i]);
+        }
+    }
+    return s;
+}
+
+static void free_weights(weight_set *s) {
+    for (int32_t i = 0; i < s->n * s->n_copy; i++) free(s->product[i].w.data);
+    free(s->product);
+}
+
 static void bench_matmul(bench *b) {
     dg_mat x = mat_random(DG_F32, MAX_ROWS, 8192, 1), out = mat_random(DG_F32, MAX_ROWS, VOCAB, 1);
     for (size_t s = 0; s < sizeof weight_shape / sizeof *weight_shape; s++) {
-        const int32_t m = weight_shape[s].m, k = weight_shape[s].k;
-        dg_mat *w[N_TYPE] = {0};
-        int32_t n_copy[N_TYPE];
+        const int32_t k = weight_shape[s].k;
+        weight_set set[N_TYPE] = {0};
         for (int t = 0; t < N_TYPE; t++) {
             const dg_dtype type = weight_type[t];
             if (k % dg_dtype_get(type)->block_len) continue; /* no such file exists */
-            w[t] = copies_of(type, m, k, &n_copy[t]);
+            set[t] = make_weights(b->be, type, weight_shape[s].m, k, out);
             for (size_t r = 0; r < sizeof row_count / sizeof *row_count; r++) {
                 const int32_t n = row_count[r];
-                if (n == 512 && m == VOCAB) continue; /* prefill scores no rows */
+                if (n == 512 && weight_shape[s].m[0] == VOCAB) continue; /* prefill scores no rows */
                 add_case(b, (op_case){.op = "matmul",
                                       .shape = weight_shape[s].name,
                                       .type = dg_dtype_get(type)->name,
                                       .rows = n,
-                                      .bytes = (double)dg_dtype_bytes(type, (size_t)m * (size_t)k),
-                                      .work = 2.0 * m * k * n,
+                                      .packed = set[t].packed,
+                                      .bytes = set[t].bytes,
+                                      .work = set[t].work * n,
                                       .call = call_matmul,
-                                      .w = w[t],
-                                      .n_copy = n_copy[t],
-                                      .x = dg_mat_make(x.data, DG_F32, n, k),
-                                      .out = dg_mat_make(out.data, DG_F32, n, m)});
+                                      .product = set[t].product,
+                                      .n_product = set[t].n,
+                                      .n_copy = set[t].n_copy,
+                                      .x = dg_mat_make(x.data, DG_F32, n, k)});
             }
         }
         run_cases(b);
-        for (int t = 0; t < N_TYPE; t++)
-            if (w[t]) free_copies(w[t], n_copy[t]);
+        for (int t = 0; t < N_TYPE; t++) free_weights(&set[t]);
     }
     free(x.data);
     free(out.data);
@@ -323,10 +392,20 @@ static void print_peaks(const bench *b) {
     if (f) fclose(f);
 }
 
+static dg_precision precision_of(const char *compute) {
+    return !strcmp(compute, "f32")    ? DG_PRECISION_F32
+           : !strcmp(compute, "int8") ? DG_PRECISION_INT8
+                                      : DG_PRECISION_FIXED;
+}
+
 void bench_ops(const settings *set) {
     static bench b;
-    const dg_backend_options opt = {
-        .threads = set->threads, .isa = set->isa, .max_keys = 8192, .max_vocab = 248320};
+    const dg_backend_options opt = {.threads = set->threads,
+                                    .isa = set->isa,
+                                    .max_keys = 8192,
+                                    .max_vocab = 248320,
+                                    .max_cols = 8192,
+                                    .precision = precision_of(set->compute)};
     const char *why = "";
     b = (bench){.set = set, .be = dg_backend_open("cpu", &opt, &why)};
     if (!b.be) die("backend", why);

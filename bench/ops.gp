@@ -1,6 +1,6 @@
 # Plots of what bench_ops wrote into `dir`: gnuplot -e "dir='build/bench-ops'" bench/ops.gp
 set datafile separator ","
-set terminal pngcairo size 1500,560 font ",11"
+set terminal pngcairo noenhanced size 1500,560 font ",11"
 set grid
 set key top left
 set logscale x 2
@@ -17,12 +17,14 @@ plot dir."/steps.csv" using 1:5:6:7 skip 1 with yerrorlines lw 2 title "every ro
 unset logscale y
 set title "where its time goes"
 set ylabel "share"
+set key right center
 set yrange [0:1]
 plot dir."/shares.csv" using 1:2 skip 1 with linespoints lw 2 title "matmul", \
      "" using 1:3 skip 1 with linespoints lw 2 title "attention", "" using 1:4 skip 1 with linespoints lw 2 title "rest"
 unset multiplot
 
 set output dir."/matmul.png"
+set key top right
 set yrange [0:*]
 set multiplot layout 1,2
 shape = "1.7B gate up"
@@ -38,7 +40,7 @@ plot for [t in types] dir."/ops.csv" using 4:(pick("matmul", shape, t, column(12
 unset multiplot
 
 set output dir."/attention.png"
-set terminal pngcairo size 900,560 font ",11"
+set terminal pngcairo noenhanced size 900,560 font ",11"
 set title "attention, 9 heads on 3 KV heads of 64"
 set xlabel "rows of context"
 set ylabel "share of copy bandwidth"

@@ -95,9 +95,9 @@ static double prefill(dg_session *s) {
 static const dg_ops *real_ops;
 static double in_matmul, in_attention;
 
-static void timed_matmul(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_mat bias, bool add) {
+static void timed_matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t n, bool add) {
     const double start = now();
-    real_ops->matmul(be, out, x, w, bias, add);
+    real_ops->matmul(be, x, product, n, add);
     in_matmul += now() - start;
 }
 
@@ -158,7 +158,7 @@ typedef struct curve {                   /* of each number of rows */
 } curve;
 
 static void report_rows(const settings *set, const dg_model *m, const curve *c) {
-    const double work = row_work(m), peak = peak_of(&c->roof, "", set->compute),
+    const double work = row_work(m), peak = peak_of(&c->roof, m->net.weights.head.packed, set->compute),
                  one = series_median(&c->all[0]);
     FILE *csv = csv_open(set, "steps.csv",
                          "rows,ms,ms_min,ms_max,ratio,ratio_min,ratio_max,ms_last,ratio_last,share_of_peak");
