@@ -53,13 +53,15 @@ static double peak_generic(int64_t n) {
         return (double)ACC * (OPS);                                                                          \
     }
 
-#define STEP_AVX2(a)        _mm256_fmadd_ps(b, c, a)
-#define STEP_AVX2_INT8(a)   _mm256_add_epi32(a, _mm256_madd_epi16(_mm256_maddubs_epi16(b, a), c))
-#define STEP_AVX512(a)      _mm512_fmadd_ps(b, c, a)
-#define STEP_AVX512_INT8(a) _mm512_dpbusd_epi32(a, b, c)
-#define STEP_AVX512_BF16(a) _mm512_dpbf16_ps(a, (__m512bh)b, (__m512bh)c)
+#define STEP_AVX2(a)         _mm256_fmadd_ps(b, c, a)
+#define STEP_AVX2_INT8(a)    _mm256_add_epi32(a, _mm256_madd_epi16(_mm256_maddubs_epi16(b, a), c))
+#define STEP_AVXVNNI_INT8(a) _mm256_dpbusd_avx_epi32(a, b, c)
+#define STEP_AVX512(a)       _mm512_fmadd_ps(b, c, a)
+#define STEP_AVX512_INT8(a)  _mm512_dpbusd_epi32(a, b, c)
+#define STEP_AVX512_BF16(a)  _mm512_dpbf16_ps(a, (__m512bh)b, (__m512bh)c)
 PEAK(peak_avx2, "avx2,fma", __m256, _mm256_setzero_ps(), STEP_AVX2, 8 * 2)
 PEAK(peak_avx2_int8, "avx2", __m256i, _mm256_setzero_si256(), STEP_AVX2_INT8, 32 * 2)
+PEAK(peak_avxvnni_int8, "avxvnni", __m256i, _mm256_setzero_si256(), STEP_AVXVNNI_INT8, 32 * 2)
 PEAK(peak_avx512, "avx512f", __m512, _mm512_setzero_ps(), STEP_AVX512, 16 * 2)
 PEAK(peak_avx512_int8, "avx512f,avx512vnni", __m512i, _mm512_setzero_si512(), STEP_AVX512_INT8, 64 * 2)
 PEAK(peak_avx512_bf16, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(), STEP_AVX512_BF16, 32 * 2)
@@ -117,6 +119,7 @@ static arithmetic arithmetic_of(const char *isa) {
         if (amx) a.int8 = peak_amx_int8, a.bf16 = peak_amx_bf16;
         return a;
     }
+    if (!strcmp(isa, "avxvnni")) return (arithmetic){isa, peak_avx2, NULL, peak_avxvnni_int8};
     if (!strcmp(isa, "avx2")) return (arithmetic){isa, peak_avx2, NULL, peak_avx2_int8};
 #endif
     return (arithmetic){isa, peak_generic, NULL, NULL};

@@ -12,8 +12,8 @@ typedef struct peaks {
     series f32, bf16, int8; /* operations/s, two a multiply-add; empty: the instruction set has none */
 } peaks;
 
-/* One more round of every measure for the named instruction set ("portable", "avx2", "avx512", "amx"). About
- * 50 ms a core. Allocates its buffers, larger than the caches, in the first call. */
+/* One more round of every measure for the named instruction set ("portable", "avx2", "avxvnni", "avx512",
+ * "amx"). About 50 ms a core. Allocates its buffers, larger than the caches, in the first call. */
 void peaks_round(peaks *p, const char *isa, int threads);
 
 #endif
