@@ -56,7 +56,7 @@ if [ -n "$drafter" ]; then
     needs "$llama/llama-speculative-simple" "build llama.cpp's target llama-speculative-simple"
     needs "$build/dgraft" "run 'make cli'"
     exec python3 bench/drafted.py --dgraft "$build/dgraft" --llama "$llama" --model "$model" --drafter "$drafter" \
-        --threads "$threads" --prompts "$prompts" --predict "$predict" --compute "${compute%%,*}"
+        --threads "$threads" --prompts "$prompts" --predict "$predict" --compute "${compute%%,*}" --before "$with"
 fi
 
 needs "$build/bench/bench_ops" "run 'make $build/bench/bench_ops'"
