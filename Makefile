@@ -31,6 +31,7 @@ TRAINED  := tests/golden/test_trained.c
 TEST_SRC := $(filter-out $(TRAINED),$(wildcard tests/test_*.c tests/ops/test_*.c tests/golden/test_*.c tests/e2e/test_*.c tests/bad/test_*.c))
 TEST_LIB := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
 BENCH_SRC:= $(wildcard bench/bench*.c)
+BENCH_LIB:= $(filter-out $(BENCH_SRC),$(wildcard bench/*.c))
 
 # The library is built twice: as shipped, and with DG_TEST (asserts on, allocation hooks, DG_ISA).
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/rel/%.o)
@@ -103,10 +104,12 @@ $(TEST_BIN) $(TRAINED:%.c=$(BUILD)/test/%): $(BUILD)/test/%: $(BUILD)/test/%.o $
 	$(call say,LD ,$@)
 	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -lcmocka -o $@
 
+$(BUILD)/bench/bench_ops: $(BENCH_LIB:%.c=$(BUILD)/rel/%.o)
+
 $(BENCH_BIN): $(BUILD)/bench/%: $(BUILD)/rel/bench/%.o $(BUILD)/libdgraft.a
 	@mkdir -p $(@D)
 	$(call say,LD ,$@)
-	$(Q)$(CC) $^ $(LIBS) -o $@
+	$(Q)$(CC) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -o $@
 
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
@@ -140,9 +143,10 @@ bench: deps model ## modes beside plain decoding on SmolLM2: tokens a second, ac
 	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/bench
 	@$(BUILD)/bench/bench -m $(MODEL) --drafter dflash/checkpoints/smollm2-dflash $(wildcard bench/prompts/*.jsonl)
 
-bench-ops: deps ## one operation at a time
+bench-ops: deps model ## operations, whole passes and loading beside the machine's roofs; CSV and PNG in $(BUILD)/bench-ops
 	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/bench_ops
-	@$(BUILD)/bench/bench_ops
+	@$(BUILD)/bench/bench_ops -m $(MODEL) --drafter dflash/checkpoints/smollm2-dflash --out $(BUILD)/bench-ops
+	@if command -v gnuplot >/dev/null; then gnuplot -e "dir='$(BUILD)/bench-ops'" bench/ops.gp; else echo "no plots: gnuplot is missing"; fi
 
 lint: ## clang-tidy and cppcheck
 	cppcheck -q --enable=warning,portability --inline-suppr --error-exitcode=1 -I. kernels runtime dflash graft
