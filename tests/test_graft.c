@@ -249,7 +249,7 @@ static void test_parameters(void **state) {
                {"keep=-1", "keep"},
                {"match=0", "match"},
                {"tree=2", "tree"},
-               {"x=1", "tau, keep, tree"}};
+               {"x=1", "tau, gated, keep, tree"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         env.params = bad[i].params;
         check_fails(dg_graft.open(&env, &d), DG_ERR_ARGUMENT, bad[i].message);
