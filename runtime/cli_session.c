@@ -31,6 +31,13 @@ static void warn_thinking(const cli_options *o, const dg_model *model) {
     dg_free(without);
 }
 
+/* A drafter's weights are laid out while the session is made, so the line goes when it is full. */
+static void on_progress(void *ud, const char *path, double done) {
+    (void)ud;
+    cli_progress("laying out the weights of %s: %.0f %%", path, 100 * done);
+    if (done >= 1) cli_progress_clear();
+}
+
 int cli_open(const cli_options *o, dg_model **model) {
     const dg_model_options options = {
         .threads = (int32_t)o->threads,
@@ -39,6 +46,7 @@ int cli_open(const cli_options *o, dg_model **model) {
                                                                      : DG_COMPUTE_INT8,
         .log = on_log,
         .log_ud = (void *)&o->verbose,
+        .progress = on_progress,
         .chat_template = o->chat_template,
     };
     cli_progress("opening %s ...", o->model);

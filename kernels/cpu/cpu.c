@@ -110,7 +110,6 @@ static dg_cpu *lay_out(layout *l, const dg_backend_options *opt, void **team) {
             .attention = attention_scratch(l),
             .value = take(l, vocab, sizeof(float)),
             .group = take(l, vocab / DG_GROUP + DG_CHUNK, sizeof(float)),
-            .sums_of_row = take(l, vocab / DG_SUM_LEN + 1, sizeof(double)),
             .heap = take(l, vocab, sizeof(uint64_t)),
         };
         if (cpu) cpu->scratch[i] = s;
@@ -176,12 +175,6 @@ static const char *cpu_error(const void *ctx) {
 
 static const char *cpu_describe(const void *ctx) { return ((const dg_cpu *)ctx)->text; }
 
-void dg_cpu_run(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg) {
-    pthread_mutex_lock(&cpu->lock);
-    dg_cpu_run_locked(cpu, work, fn, arg);
-    pthread_mutex_unlock(&cpu->lock);
-}
-
 void dg_cpu_run_locked(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg) {
     if (cpu->team && work >= WORTH_SHARING) {
         const int64_t chunks = work / CHUNK, most = (int64_t)cpu->n_thread * CHUNKS_PER_THREAD;
@@ -189,6 +182,12 @@ void dg_cpu_run_locked(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg) {
     } else {
         fn(arg, 0, 0, 1);
     }
+}
+
+void dg_cpu_run(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg) {
+    pthread_mutex_lock(&cpu->lock);
+    dg_cpu_run_locked(cpu, work, fn, arg);
+    pthread_mutex_unlock(&cpu->lock);
 }
 
 /* ---- memory ---- */

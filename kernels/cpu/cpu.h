@@ -120,7 +120,6 @@ enum {
     DG_LANES = 16,      /* partial sums of every dot product, on every instruction set */
     DG_GROUP = 16,      /* logits per entry of row_max's group maxima */
     DG_CHUNK = DG_GROUP * DG_LANES,
-    DG_SUM_LEN = 4096,  /* exponentials that add up in f32, before they do in double */
     DG_PANEL_FLOATS = DG_PANEL_OUTS * DG_PANEL_LEN,
     DG_PANEL_SUMS = DG_PANEL_ROWS * DG_PANEL_OUTS * DG_LANES
 };
@@ -136,7 +135,6 @@ typedef struct dg_isa {
 
     /* Panels [p0, p1) of every row; strip and sums [DG_PASS_ROWS] are scratch. */
     void (*matmul_packed)(const dg_packed_args *a, int32_t p0, int32_t p1, dg_strip *strip, float (*sums)[DG_PACK_OUTS]);
-
     /* Takes the keys of indices [begin, end) into the state of every query; begin is a multiple of DG_KV_BLOCK. */
     void (*attend)(const dg_attn_args *a, int32_t begin, int32_t end);
     void (*attend_merge)(float *max, float *sum, float *out, float span_max, float span_sum, const float *span_out,
@@ -179,7 +177,6 @@ typedef struct dg_cpu_scratch { /* one worker's */
     dg_attn_scratch attention;
     float *value;               /* select: a row's candidates, [max_vocab] */
     float *group;               /* select: group maxima */
-    double *sums_of_row;        /* select: sums of a row's parts */
     union {                     /* [max_vocab] */
         uint64_t *heap;         /* top_k: best so far */
         float *mass;            /* sample: e^z of the candidates */

@@ -27,11 +27,12 @@ ALWAYS_INLINE v16 kept_exp(v16 x, dg_scale s) {
     return v16_select(v16_le(v16_set1(s.threshold), z), v16_exp(z), v16_zero());
 }
 
-/* Lanes add up at most DG_SUM_LEN / 16 terms in f32, blocks add up in double. */
+/* Lanes add up at most SUM_BLOCK / 16 terms in f32, blocks add up in double. */
 static double sum_exp(const float *x, int32_t n, dg_scale s) {
+    enum { SUM_BLOCK = 4096 };
     double total = 0;
-    for (int32_t i = 0; i < n; i += DG_SUM_LEN) {
-        const int32_t len = n - i < DG_SUM_LEN ? n - i : DG_SUM_LEN, whole = len / DG_LANES * DG_LANES;
+    for (int32_t i = 0; i < n; i += SUM_BLOCK) {
+        const int32_t len = n - i < SUM_BLOCK ? n - i : SUM_BLOCK, whole = len / DG_LANES * DG_LANES;
         v16 sum = v16_zero();
         for (int32_t j = 0; j < whole; j += DG_LANES) sum = v16_add(sum, kept_exp(v16_load(x + i + j), s));
         if (whole < len) {

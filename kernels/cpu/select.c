@@ -168,123 +168,45 @@ static dg_scale whole_row(float max) {
     return (dg_scale){.max = max > FLT_MAX ? FLT_MAX : max, .inv_t = 1, .threshold = -FLT_MAX};
 }
 
-/* ---- the passes over a whole row, by one thread or by all ---- */
-
-enum { MAX_PARTS = 64, WORTH_SPLITTING = 4 * DG_SUM_LEN };
-
-/* One row whose columns are shared out. */
-typedef struct row_job {
-    const dg_isa *isa;
-    const float *x;
-    int32_t n;
-    float *group;          /* of row_max */
-    float max[MAX_PARTS];  /* by part */
-    dg_scale scale;
-    double *sum;           /* of each DG_SUM_LEN columns: their order in the total is always the same */
-} row_job;
-
-static void max_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
-    (void)worker;
-    row_job *job = arg;
-    for (int32_t part = chunk; part < MAX_PARTS; part += n_chunk) {
-        int32_t begin, end;
-        dg_split(job->n, DG_CHUNK, part, MAX_PARTS, &begin, &end);
-        job->max[part] = job->isa->row_max(job->x + begin, end - begin, job->group + begin / DG_GROUP);
-    }
-}
-
-static void sum_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
-    (void)worker;
-    const row_job *job = arg;
-    int32_t at, end;
-    for (dg_split(job->n, DG_SUM_LEN, chunk, n_chunk, &at, &end); at < end; at += DG_SUM_LEN)
-        job->sum[at / DG_SUM_LEN] =
-            job->isa->sum_exp(job->x + at, end - at < DG_SUM_LEN ? end - at : DG_SUM_LEN, job->scale);
-}
-
-/* Who passes over a row: one thread, or all of them (the lock being held). */
-typedef struct crew {
-    dg_cpu *cpu;
-    const dg_cpu_scratch *scratch;
-    bool all;
-} crew;
-
-static float row_max(const crew *h, const float *x, int32_t n) {
-    if (!h->all) return h->cpu->isa->row_max(x, n, h->scratch->group);
-    row_job job = {.isa = h->cpu->isa, .x = x, .n = n, .group = h->scratch->group};
-    dg_cpu_run_locked(h->cpu, n, max_part, &job);
-    float max = -INFINITY;
-    for (int32_t i = 0; i < MAX_PARTS; i++) max = job.max[i] > max ? job.max[i] : max;
-    return max;
-}
-
 /* log-softmax of x is z - log_sum. */
-static float log_sum(const crew *h, const float *x, int32_t n, float max) {
-    if (max == -INFINITY) return 0;
-    if (!h->all) return (float)log(h->cpu->isa->sum_exp(x, n, whole_row(max)));
-    row_job job = {.isa = h->cpu->isa, .x = x, .n = n, .scale = whole_row(max), .sum = h->scratch->sums_of_row};
-    dg_cpu_run_locked(h->cpu, n, sum_part, &job);
-    double sum = 0;
-    for (int32_t i = 0; i < n; i += DG_SUM_LEN) sum += job.sum[i / DG_SUM_LEN];
-    return (float)log(sum);
+static float log_sum(const dg_isa *isa, const float *x, int32_t n, float max) {
+    return max > -INFINITY ? (float)log(isa->sum_exp(x, n, whole_row(max))) : 0;
 }
 
 static float log_prob(float x, float max, float log_sum_exp) {
     return x > -INFINITY ? dg_scale_logit(x, whole_row(max)) - log_sum_exp : -INFINITY; /* NaN: -inf */
 }
 
-typedef struct select_job select_job;
-
-/* Does one row. */
-typedef void row_fn(const select_job *job, const crew *h, int32_t row);
-
-struct select_job {
+typedef struct select_job {
     dg_cpu *cpu;
-    row_fn *one;
     int32_t *id;
     float *logp;
     dg_mat logits;
     const int32_t *pos;
     const dg_sampling *s;
     int32_t k;
-};
+} select_job;
 
-static void sample_one(const select_job *job, const crew *h, int32_t row) {
-    const int32_t n = job->logits.cols;
-    const float *x = dg_mat_row(&job->logits, row);
-    const float max = row_max(h, x, n);
-    const int32_t id = sample_row(job->cpu->isa, x, n, job->pos[row], job->s, max, h->scratch);
-    job->id[row] = id;
-    if (job->logp) job->logp[row] = log_prob(x[id], max, log_sum(h, x, n, max));
-}
-
-static void rows_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
+static void sample_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     const select_job *job = arg;
-    const crew alone = {job->cpu, &job->cpu->scratch[worker], false};
+    const dg_isa *isa = job->cpu->isa;
+    const dg_cpu_scratch *scratch = &job->cpu->scratch[worker];
+    const int32_t n = job->logits.cols;
     int32_t r, end;
-    for (dg_split(job->logits.rows, 1, chunk, n_chunk, &r, &end); r < end; r++) job->one(job, &alone, r);
-}
-
-/* Rows side by side; fewer than threads, one after another by all threads. */
-static void run_rows(select_job *job) {
-    dg_cpu *cpu = job->cpu;
-    const int32_t rows = job->logits.rows, n = job->logits.cols;
-    assert(n <= cpu->max_vocab);
-    if (rows >= cpu->n_thread || n < WORTH_SPLITTING) {
-        dg_cpu_run(cpu, (int64_t)rows * n / 4, rows_part, job);
-        return;
+    for (dg_split(job->logits.rows, 1, chunk, n_chunk, &r, &end); r < end; r++) {
+        const float *x = dg_mat_row(&job->logits, r);
+        const float max = isa->row_max(x, n, scratch->group);
+        const int32_t id = sample_row(isa, x, n, job->pos[r], job->s, max, scratch);
+        job->id[r] = id;
+        if (job->logp) job->logp[r] = log_prob(x[id], max, log_sum(isa, x, n, max));
     }
-    const crew all = {cpu, &cpu->scratch[0], true};
-    pthread_mutex_lock(&cpu->lock);
-    for (int32_t r = 0; r < rows; r++) job->one(job, &all, r);
-    pthread_mutex_unlock(&cpu->lock);
 }
 
 void dg_cpu_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos,
                    const dg_sampling *s) {
-    select_job job = {.cpu = dg_cpu_of(be), .id = id, .logp = logp, .logits = logits, .pos = pos, .s = s,
-                      .one = sample_one};
-    run_rows(&job);
+    select_job job = {.cpu = dg_cpu_of(be), .id = id, .logp = logp, .logits = logits, .pos = pos, .s = s};
+    assert(logits.cols <= job.cpu->max_vocab);
+    dg_cpu_run(job.cpu, (int64_t)logits.rows * logits.cols / 4, sample_part, &job);
 }
 
 /* ---- top-k ---- */
@@ -330,21 +252,28 @@ static void best_k(const float *x, int32_t n, int32_t k, const float *group, flo
     }
 }
 
-static void top_k_one(const select_job *job, const crew *h, int32_t row) {
+static void top_k_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
+    const select_job *job = arg;
+    const dg_isa *isa = job->cpu->isa;
+    const dg_cpu_scratch *scratch = &job->cpu->scratch[worker];
     const int32_t n = job->logits.cols, k = job->k, n_group = group_count(n);
-    const float *x = dg_mat_row(&job->logits, row);
-    const float max = row_max(h, x, n);
-    const float low = k <= n_group ? cut(h->scratch->group, NULL, n_group, k) : -INFINITY;
-    best_k(x, n, k, h->scratch->group, low, h->scratch->heap);
-    const float sum = job->logp ? log_sum(h, x, n, max) : 0;
-    for (int32_t i = 0; i < k; i++) {
-        const int32_t id = (int32_t)(UINT32_MAX - (uint32_t)h->scratch->heap[i]);
-        if (job->id) job->id[(size_t)row * (size_t)k + (size_t)i] = id;
-        if (job->logp) job->logp[(size_t)row * (size_t)k + (size_t)i] = log_prob(x[id], max, sum);
+    int32_t r, end;
+    for (dg_split(job->logits.rows, 1, chunk, n_chunk, &r, &end); r < end; r++) {
+        const float *x = dg_mat_row(&job->logits, r);
+        const float max = isa->row_max(x, n, scratch->group);
+        const float low = k <= n_group ? cut(scratch->group, NULL, n_group, k) : -INFINITY;
+        best_k(x, n, k, scratch->group, low, scratch->heap);
+        const float sum = job->logp ? log_sum(isa, x, n, max) : 0;
+        for (int32_t i = 0; i < k; i++) {
+            const int32_t id = (int32_t)(UINT32_MAX - (uint32_t)scratch->heap[i]);
+            if (job->id) job->id[(size_t)r * (size_t)k + (size_t)i] = id;
+            if (job->logp) job->logp[(size_t)r * (size_t)k + (size_t)i] = log_prob(x[id], max, sum);
+        }
     }
 }
 
 void dg_cpu_top_k(dg_backend *be, int32_t *id, float *logp, dg_mat logits, int32_t k) {
-    select_job job = {.cpu = dg_cpu_of(be), .id = id, .logp = logp, .logits = logits, .k = k, .one = top_k_one};
-    run_rows(&job);
+    select_job job = {.cpu = dg_cpu_of(be), .id = id, .logp = logp, .logits = logits, .k = k};
+    assert(logits.cols <= job.cpu->max_vocab);
+    dg_cpu_run(job.cpu, (int64_t)logits.rows * logits.cols / 4, top_k_part, &job);
 }

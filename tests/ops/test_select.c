@@ -368,7 +368,7 @@ static void test_same_everywhere(void **state) {
     mat_free(x);
 }
 
-/* A single row is shared out by columns where there are several threads: the same bits, wherever the best lies. */
+/* A single row: the same bits for any number of threads, wherever the best lies. */
 static void test_one_row(void **state) {
     (void)state;
     enum { N = 65003, K = 300 };
