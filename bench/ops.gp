@@ -35,6 +35,7 @@ set title shape.": weights read"
 set ylabel "share of copy bandwidth"
 plot for [t in types] dir."/ops.csv" using 4:(pick("matmul", shape, t, column(10))) skip 1 with linespoints lw 2 title t
 set title shape.": arithmetic"
+set key top left
 set ylabel "share of the instruction set's peak"
 plot for [t in types] dir."/ops.csv" using 4:(pick("matmul", shape, t, column(12))) skip 1 with linespoints lw 2 title t
 unset multiplot
