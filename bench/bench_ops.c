@@ -92,6 +92,10 @@ static void parse(settings *set, bool *peer, int argc, char **argv) {
         else
             fprintf(stderr, "bench_ops: unknown option %s\n%s", a, usage), exit(2);
     }
+    if (strcmp(set->compute, "default") && strcmp(set->compute, "f32") && strcmp(set->compute, "int8")) {
+        fprintf(stderr, "bench_ops: --compute %s: expected default, f32 or int8\n", set->compute);
+        exit(2);
+    }
     if (*peer && !set->model) fputs(usage, stderr), exit(2);
 }
 
