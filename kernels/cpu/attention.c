@@ -1,8 +1,8 @@
 /* The attention op: finds the keys of each row and shares out the work. The sums are in loops_attention.h.
  *
- * Some rows of a segment, as many as one call serves, are a strip; a strip's queries of one KV head are a line. Where
- * lines are few, the spans of their keys are shared out too, and whoever is done last with a line merges them in order:
- * the same merges that one worker alone makes. */
+ * Some rows of a segment, as many as one call serves, are a strip; a strip's queries of one KV head are a
+ * line. Where lines are few, the spans of their keys are shared out too, and whoever is done last with a line
+ * merges them in order: the same merges that one worker alone makes. */
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,18 +15,18 @@ typedef struct attention_job {
     const dg_attn_seg *seg;
     int32_t n_seg;
     const dg_attn_shape *shape;
-    int32_t stride;          /* head_dim in whole vectors */
-    int32_t heads, n_piece;  /* heads of a KV group in one line, lines of a KV group */
-    int32_t n_row;           /* rows in a strip */
-    bool spans;              /* shared out */
-    int32_t n_item;          /* lines, or spans of lines */
+    int32_t stride;         /* head_dim in whole vectors */
+    int32_t heads, n_piece; /* heads of a KV group in one line, lines of a KV group */
+    int32_t n_row;          /* rows in a strip */
+    bool spans;             /* shared out */
+    int32_t n_item;         /* lines, or spans of lines */
 } attention_job;
 
 typedef struct strip {
     const dg_attn_seg *seg;
-    int32_t row, n_row;      /* of the segment */
-    int32_t begin, end;      /* indices of keys */
-    int32_t n_span, n_item;  /* spans of its keys; in how many pieces they can be shared out */
+    int32_t row, n_row;          /* of the segment */
+    int32_t begin, end;          /* indices of keys */
+    int32_t n_span, n_item;      /* spans of its keys; in how many pieces they can be shared out */
     int32_t line0, item0, part0; /* numbers of its first line, item and waiting span */
 } strip;
 
@@ -69,7 +69,9 @@ static dg_attn_row find_keys(const dg_attn_seg *s, int32_t i, int32_t window, bo
 
 /* ---- one line ---- */
 
-static int32_t lines_of_strip(const attention_job *job) { return job->shape->n_kv_head * job->n_piece; }
+static int32_t lines_of_strip(const attention_job *job) {
+    return job->shape->n_kv_head * job->n_piece;
+}
 
 static void fill_args(const attention_job *job, const strip *t, int32_t line, const dg_attn_scratch *s,
                       dg_attn_args *a) {
@@ -83,7 +85,9 @@ static void fill_args(const attention_job *job, const strip *t, int32_t line, co
         .k = (const char *)seg->k.data + (size_t)kv * hd * DG_KV_BLOCK * width,
         .v = (const char *)seg->v.data + (size_t)kv * hd * DG_KV_BLOCK * width,
         .block_bytes = (size_t)seg->k.cols * DG_KV_BLOCK * width,
-        .next = kv + 1 < shape->n_kv_head ? (const char *)seg->k.data + (size_t)(kv + 1) * hd * DG_KV_BLOCK * width : NULL,
+        .next = kv + 1 < shape->n_kv_head
+                    ? (const char *)seg->k.data + (size_t)(kv + 1) * hd * DG_KV_BLOCK * width
+                    : NULL,
         .dtype = seg->k.dtype,
         .n_head = group - in_group < job->heads ? group - in_group : job->heads,
         .n_row = t->n_row,
@@ -119,7 +123,8 @@ static void clear_state(const dg_attn_args *a) {
 }
 
 /* The spans of one piece of a line, into their parts; who is done last merges all of them. */
-static void attend_shared(const attention_job *job, const strip *t, int32_t piece, int32_t line, dg_attn_args *a) {
+static void attend_shared(const attention_job *job, const strip *t, int32_t piece, int32_t line,
+                          dg_attn_args *a) {
     const dg_isa *isa = job->cpu->isa;
     const int32_t n_query = a->n_row * a->n_head, n_line = lines_of_strip(job), part0 = t->part0 + line;
     float *out[DG_ATTN_QUERIES];
@@ -149,7 +154,8 @@ static void attend_line(const attention_job *job, const strip *t, dg_attn_args *
     a->sum = a->max + DG_ATTN_QUERIES;
     clear_state(a);
     isa->attend(a, t->begin, t->end);
-    for (int32_t i = 0; i < a->n_row * a->n_head; i++) isa->attend_end(a->out[i], a->max[i], a->sum[i], a->head_dim);
+    for (int32_t i = 0; i < a->n_row * a->n_head; i++)
+        isa->attend_end(a->out[i], a->max[i], a->sum[i], a->head_dim);
 }
 
 /* ---- sharing out ---- */
@@ -174,12 +180,14 @@ static strip strip_make(const attention_job *job, const dg_attn_seg *s, int32_t 
     return t;
 }
 
-/* Goes through the strips, the last rows first: under a causal mask they cost most. Returns false behind the last. */
+/* Goes through the strips, the last rows first: under a causal mask they cost most. Returns false behind the
+ * last. */
 static bool next_strip(const attention_job *job, strip *t) {
     const bool fresh = !t->seg;
     const dg_attn_seg *s = fresh ? job->seg + job->n_seg : t->seg;
     const int32_t n_line = fresh ? 0 : lines_of_strip(job), line0 = t->line0 + n_line;
-    const int32_t item0 = t->item0 + n_line * (job->spans ? t->n_item : 1), part0 = t->part0 + n_line * t->n_span;
+    const int32_t item0 = t->item0 + n_line * (job->spans ? t->n_item : 1),
+                  part0 = t->part0 + n_line * t->n_span;
     int32_t row = fresh ? 0 : t->row;
     while (row == 0) {
         if (s == job->seg) return false;
@@ -227,7 +235,8 @@ static counts count_all(const attention_job *job) {
     return c;
 }
 
-/* Decides how many rows go together and whether spans are shared out, for enough items to keep all threads busy. */
+/* Decides how many rows go together and whether spans are shared out, for enough items to keep all threads
+ * busy. */
 static void plan(attention_job *job) {
     const dg_attn_shape *shape = job->shape;
     const int32_t group = shape->n_head / shape->n_kv_head, threads = job->cpu->n_thread;
@@ -251,7 +260,12 @@ static void plan(attention_job *job) {
 
 void dg_cpu_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *seg, int32_t n_seg,
                       const dg_attn_shape *shape) {
-    attention_job job = {.cpu = dg_cpu_of(be), .out = out, .q = q, .seg = seg, .n_seg = n_seg, .shape = shape,
+    attention_job job = {.cpu = dg_cpu_of(be),
+                         .out = out,
+                         .q = q,
+                         .seg = seg,
+                         .n_seg = n_seg,
+                         .shape = shape,
                          .stride = (shape->head_dim + 15) / 16 * 16};
     plan(&job);
     int64_t work = 0;
@@ -259,7 +273,8 @@ void dg_cpu_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *s
     if (!job.n_item) return;
     pthread_mutex_lock(&job.cpu->lock);
     for (strip t = {0}; job.spans && next_strip(&job, &t);)
-        for (int32_t i = 0; i < lines_of_strip(&job); i++) atomic_store(&job.cpu->undone[t.line0 + i], t.n_item);
+        for (int32_t i = 0; i < lines_of_strip(&job); i++)
+            atomic_store(&job.cpu->undone[t.line0 + i], t.n_item);
     dg_cpu_run_locked(job.cpu, work, attention_part, &job);
     pthread_mutex_unlock(&job.cpu->lock);
 }

@@ -1,8 +1,9 @@
-/* The layout of K and V caches, and the ops that write, move and read their rows; attention reads them in blocks.
+/* The layout of K and V caches, and the ops that write, move and read their rows; attention reads them in
+ * blocks.
  *
- * A cache is a line of blocks of DG_KV_BLOCK rows, a block a line of heads. A head of V has row after row, so that what
- * it reads is in sequence. A head of K has its rows sixteen by sixteen, and of those column after column: a score takes
- * whole vectors of keys, and a new row touches few cache lines. */
+ * A cache is a line of blocks of DG_KV_BLOCK rows, a block a line of heads. A head of V has row after row, so
+ * that what it reads is in sequence. A head of K has its rows sixteen by sixteen, and of those column after
+ * column: a score takes whole vectors of keys, and a new row touches few cache lines. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -17,13 +18,15 @@ typedef struct cache_job {
 
 /* Where a head's part of the block of `row` begins, in elements. */
 static size_t head_at(dg_mat m, int32_t row, int32_t head, int32_t head_dim) {
-    return (size_t)(row / DG_KV_BLOCK) * DG_KV_BLOCK * (size_t)m.cols + (size_t)head * DG_KV_BLOCK * (size_t)head_dim;
+    return (size_t)(row / DG_KV_BLOCK) * DG_KV_BLOCK * (size_t)m.cols +
+           (size_t)head * DG_KV_BLOCK * (size_t)head_dim;
 }
 
 /* Where column 0 of the head's row lies: of K, whose next column is DG_LANES further, and of V. */
 static size_t key_at(dg_mat m, int32_t row, int32_t head, int32_t head_dim) {
     const int32_t in_block = row % DG_KV_BLOCK;
-    return head_at(m, row, head, head_dim) + (size_t)(in_block / DG_LANES * DG_LANES * head_dim + in_block % DG_LANES);
+    return head_at(m, row, head, head_dim) +
+           (size_t)(in_block / DG_LANES * DG_LANES * head_dim + in_block % DG_LANES);
 }
 static size_t value_at(dg_mat m, int32_t row, int32_t head, int32_t head_dim) {
     return head_at(m, row, head, head_dim) + (size_t)(row % DG_KV_BLOCK * head_dim);
@@ -66,19 +69,27 @@ static void put_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) 
     dg_split(k.cols / hd, 1, chunk, n_chunk, &begin, &end);
     for (int32_t r = 0; r < job->n; r++)
         for (int32_t h = begin; h < end; h++) {
-            put_key(isa, k, key_at(k, job->row + r, h, hd), (const float *)dg_mat_row(&job->src[0], r) + h * hd, hd);
-            put_value(isa, v, value_at(v, job->row + r, h, hd), (const float *)dg_mat_row(&job->src[1], r) + h * hd, hd);
+            put_key(isa, k, key_at(k, job->row + r, h, hd),
+                    (const float *)dg_mat_row(&job->src[0], r) + h * hd, hd);
+            put_value(isa, v, value_at(v, job->row + r, h, hd),
+                      (const float *)dg_mat_row(&job->src[1], r) + h * hd, hd);
         }
 }
 
 void dg_cpu_kv_put(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, dg_mat k, dg_mat v, int32_t head_dim) {
-    cache_job job = {.cpu = dg_cpu_of(be), .cache = {ck, cv}, .src = {k, v}, .row = row0, .n = k.rows, .head_dim = head_dim};
+    cache_job job = {.cpu = dg_cpu_of(be),
+                     .cache = {ck, cv},
+                     .src = {k, v},
+                     .row = row0,
+                     .n = k.rows,
+                     .head_dim = head_dim};
     dg_cpu_run(job.cpu, (int64_t)k.rows * k.cols, put_part, &job);
 }
 
 static void move_key(dg_mat m, size_t to, size_t from, int32_t n) {
     if (m.dtype == DG_F32)
-        for (int32_t c = 0; c < n * DG_LANES; c += DG_LANES) ((float *)m.data + to)[c] = ((float *)m.data + from)[c];
+        for (int32_t c = 0; c < n * DG_LANES; c += DG_LANES)
+            ((float *)m.data + to)[c] = ((float *)m.data + from)[c];
     else
         for (int32_t c = 0; c < n * DG_LANES; c += DG_LANES)
             ((uint16_t *)m.data + to)[c] = ((uint16_t *)m.data + from)[c];
@@ -97,14 +108,15 @@ static void move_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk)
             const int32_t to = job->row + i, from = job->row + job->idx[i];
             if (to == from) continue;
             move_key(k, key_at(k, to, h, hd), key_at(k, from, h, hd), hd);
-            memcpy((char *)v.data + value_at(v, to, h, hd) * width, (char *)v.data + value_at(v, from, h, hd) * width,
-                   (size_t)hd * width);
+            memcpy((char *)v.data + value_at(v, to, h, hd) * width,
+                   (char *)v.data + value_at(v, from, h, hd) * width, (size_t)hd * width);
         }
 }
 
 void dg_cpu_kv_move(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, const int32_t *idx, int32_t n,
                     int32_t head_dim) {
-    cache_job job = {.cpu = dg_cpu_of(be), .cache = {ck, cv}, .idx = idx, .row = row0, .n = n, .head_dim = head_dim};
+    cache_job job = {
+        .cpu = dg_cpu_of(be), .cache = {ck, cv}, .idx = idx, .row = row0, .n = n, .head_dim = head_dim};
     dg_cpu_run(job.cpu, (int64_t)n * ck.cols, move_part, &job);
 }
 

@@ -65,8 +65,9 @@ enum {
     DG_ATTN_TAIL = DG_KV_BLOCK + DG_TREE_MAX /* cache rows from the block in which lists begin */
 };
 
-/* The keys of one row of queries: those of indices first .. last-1, each in the cache row of that number; then, where
- * there are lists, index len + i in cache row list[i], or -1 for a key outside the attention window. */
+/* The keys of one row of queries: those of indices first .. last-1, each in the cache row of that number;
+ * then, where there are lists, index len + i in cache row list[i], or -1 for a key outside the attention
+ * window. */
 typedef struct dg_attn_row {
     int32_t first, last, n_list;
     const int32_t *list;
@@ -135,10 +136,13 @@ typedef struct dg_isa {
 
     /* Panels [p0, p1) of every row; strip and sums [DG_PASS_ROWS] are scratch. */
     void (*matmul_packed)(const dg_packed_args *a, int32_t p0, int32_t p1, dg_strip *strip, float (*sums)[DG_PACK_OUTS]);
-    /* Takes the keys of indices [begin, end) into the state of every query; begin is a multiple of DG_KV_BLOCK. */
+
+    /* Takes the keys of indices [begin, end) into the state of every query; begin: a multiple of DG_KV_BLOCK. */
     void (*attend)(const dg_attn_args *a, int32_t begin, int32_t end);
-    void (*attend_merge)(float *max, float *sum, float *out, float span_max, float span_sum, const float *span_out,
-                         int32_t head_dim);
+
+    /* Merges the state of a span into that of what is before it. */
+    void (*attend_merge)(float *max, float *sum, float *out, float span_max, float span_sum,
+                         const float *span_out, int32_t head_dim);
     void (*attend_end)(float *out, float max, float sum, int32_t head_dim); /* out /= sum */
 
     /* One row of d elements; w f32, f16 or bf16. */

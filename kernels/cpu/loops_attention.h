@@ -1,42 +1,43 @@
 /* Inner loops of attention: the queries of a few rows and heads over one KV head, in one pass over the keys
  * (softmax with a running maximum, as in FlashAttention, arXiv 2205.14135).
  *
- * Keys are taken in blocks of DG_KV_BLOCK: scored against every query, weighed, and their values added up. Where more
- * queries meet a block than fit the registers, it is widened to f32 once. Each sum is fixed by the number of the key:
- * a score adds its products in the order of the columns, the sum of weights puts key j into lane j % 16, outputs add
- * values in the order of the keys; every DG_ATTN_SPAN keys the sums start anew and are merged into what is before them.
- * So no bit depends on which queries are in the call, or on who does which span. */
+ * Keys are taken in blocks of DG_KV_BLOCK: scored against every query, weighed, and their values added up.
+ * Where more queries meet a block than fit the registers, it is widened to f32 once. Each sum is fixed by the
+ * number of the key: a score adds its products in the order of the columns, the sum of weights puts key j
+ * into lane j % 16, outputs add values in the order of the keys; every DG_ATTN_SPAN keys the sums start anew
+ * and are merged into what is before them. So no bit depends on which queries are in the call, or on who does
+ * which span. */
 
 typedef v16 load_fn(const void *p);
 typedef v16 load_part_fn(const void *p, int n);
 
 /* Calls tile(n) with a constant for each run of up to ATTN_TILE queries i..i+n-1 of [begin, end). */
-#define FOR_TILES(i, begin, end, tile)                                                    \
-    for (int32_t i = (begin), left; (left = (end) - i) > 0; i += ATTN_TILE) {             \
-        if (left >= ATTN_TILE) {                                                          \
-            tile(ATTN_TILE);                                                              \
-            continue;                                                                     \
-        }                                                                                 \
-        if (ATTN_TILE > 5 && left == 5) tile(5);                                          \
-        if (ATTN_TILE > 4 && left == 4) tile(4);                                          \
-        if (ATTN_TILE > 3 && left == 3) tile(3);                                          \
-        if (ATTN_TILE > 2 && left == 2) tile(2);                                          \
-        if (left == 1) tile(1);                                                           \
+#define FOR_TILES(i, begin, end, tile)                                                                       \
+    for (int32_t i = (begin), left; (left = (end)-i) > 0; i += ATTN_TILE) {                                  \
+        if (left >= ATTN_TILE) {                                                                             \
+            tile(ATTN_TILE);                                                                                 \
+            continue;                                                                                        \
+        }                                                                                                    \
+        if (ATTN_TILE > 5 && left == 5) tile(5);                                                             \
+        if (ATTN_TILE > 4 && left == 4) tile(4);                                                             \
+        if (ATTN_TILE > 3 && left == 3) tile(3);                                                             \
+        if (ATTN_TILE > 2 && left == 2) tile(2);                                                             \
+        if (left == 1) tile(1);                                                                              \
     }
 
-/* Asks for the i-th piece of `bytes` bytes of what will be read next; NULL: nothing to ask for. Blocks of one head lie
- * too far apart for the hardware to guess. */
+/* Asks for the i-th piece of `bytes` bytes of what will be read next; NULL: nothing to ask for. Blocks of one
+ * head lie too far apart for the hardware to guess. */
 ALWAYS_INLINE void fetch(const char *ahead, int32_t i, size_t bytes) {
     for (size_t b = 0; ahead && b < bytes; b += 64) __builtin_prefetch(ahead + (size_t)i * bytes + b);
 }
 
 /* ---- scores ---- */
 
-/* score[i][0..16*vectors) = q[i] . keys, for `queries` queries; keys [vectors, head_dim, 16]. ahead: a piece of
- * DG_KV_BLOCK elements for each column. */
+/* score[i][0..16*vectors) = q[i] . keys, for `queries` queries; keys [vectors, head_dim, 16]. ahead: a piece
+ * of DG_KV_BLOCK elements for each column. */
 ALWAYS_INLINE void score_tile(load_fn *load, size_t width, int queries, int vectors, const char *keys,
-                              const char *ahead, int32_t head_dim, const float *q, int32_t q_stride, float *score,
-                              int32_t stride) {
+                              const char *ahead, int32_t head_dim, const float *q, int32_t q_stride,
+                              float *score, int32_t stride) {
     v16 sum[ATTN_TILE][ATTN_KEYS];
 #pragma GCC unroll 6
     for (int i = 0; i < queries; i++)
@@ -62,22 +63,23 @@ ALWAYS_INLINE void score_tile(load_fn *load, size_t width, int queries, int vect
 }
 
 /* The scores of the first n keys of a block, up to a multiple of 16, for the queries [begin, end). */
-ALWAYS_INLINE void score_keys(const dg_attn_args *a, load_fn *load, size_t width, const char *keys, const char *ahead,
-                              int32_t n, int32_t begin, int32_t end, float *score, int32_t stride) {
+ALWAYS_INLINE void score_keys(const dg_attn_args *a, load_fn *load, size_t width, const char *keys,
+                              const char *ahead, int32_t n, int32_t begin, int32_t end, float *score,
+                              int32_t stride) {
     const float *q = a->s->query;
     const int32_t hd = a->head_dim;
     int32_t k = 0;
     for (; n - k > 16 * (ATTN_KEYS - 1); k += 16 * ATTN_KEYS) {
         const char *at = keys + (size_t)(k * hd) * width;
-#define TILE(m)                                                                                                      \
-    score_tile(load, width, m, ATTN_KEYS, at, i == begin && k == 0 ? ahead : NULL, hd, q + i * a->stride, a->stride, \
-               score + i * stride + k, stride)
+#define TILE(m)                                                                                              \
+    score_tile(load, width, m, ATTN_KEYS, at, i == begin && k == 0 ? ahead : NULL, hd, q + i * a->stride,    \
+               a->stride, score + i * stride + k, stride)
         FOR_TILES(i, begin, end, TILE)
 #undef TILE
     }
     for (; ATTN_KEYS > 1 && k < n; k += 16) {
         const char *at = keys + (size_t)(k * hd) * width;
-#define TILE(m) \
+#define TILE(m)                                                                                              \
     score_tile(load, width, m, 1, at, NULL, hd, q + i * a->stride, a->stride, score + i * stride + k, stride)
         FOR_TILES(i, begin, end, TILE)
 #undef TILE
@@ -86,11 +88,11 @@ ALWAYS_INLINE void score_keys(const dg_attn_args *a, load_fn *load, size_t width
 
 /* ---- values ---- */
 
-/* out[i][0..16*columns) += weight[i][lo..hi) . value[lo..hi), for `queries` queries. c: of value, in bytes. ahead: a piece
- * of `step` bytes for each key. */
-ALWAYS_INLINE void mix_tile(load_fn *load, size_t width, int queries, int columns, const char *const *value, size_t c,
-                            const char *ahead, size_t step, int32_t lo, int32_t hi, const float *weight, float *out,
-                            int32_t stride) {
+/* out[i][0..16*columns) += weight[i][lo..hi) . value[lo..hi), for `queries` queries. c: of value, in bytes.
+ * ahead: a piece of `step` bytes for each key. */
+ALWAYS_INLINE void mix_tile(load_fn *load, size_t width, int queries, int columns, const char *const *value,
+                            size_t c, const char *ahead, size_t step, int32_t lo, int32_t hi,
+                            const float *weight, float *out, int32_t stride) {
     v16 sum[ATTN_TILE][ATTN_COLUMNS];
 #pragma GCC unroll 6
     for (int i = 0; i < queries; i++)
@@ -115,8 +117,8 @@ ALWAYS_INLINE void mix_tile(load_fn *load, size_t width, int queries, int column
 }
 
 /* The same for the last n columns, fewer than 16, of one query. */
-ALWAYS_INLINE void mix_rest(load_part_fn *load_part, const char *const *value, size_t c, int n, int32_t lo, int32_t hi,
-                            const float *weight, float *out) {
+ALWAYS_INLINE void mix_rest(load_part_fn *load_part, const char *const *value, size_t c, int n, int32_t lo,
+                            int32_t hi, const float *weight, float *out) {
     v16 sum = v16_load(out);
     for (int32_t k = lo; k < hi; k++) sum = v16_fma(v16_set1(weight[k]), load_part(value[k] + c, n), sum);
     v16_store(out, sum);
@@ -124,8 +126,8 @@ ALWAYS_INLINE void mix_rest(load_part_fn *load_part, const char *const *value, s
 
 /* Adds the values of keys [lo, hi) of a block to the queries [begin, end). */
 ALWAYS_INLINE void mix_keys(const dg_attn_args *a, load_fn *load, load_part_fn *load_part, size_t width,
-                            const char *const *value, const char *ahead, int32_t begin, int32_t end, int32_t lo,
-                            int32_t hi) {
+                            const char *const *value, const char *ahead, int32_t begin, int32_t end,
+                            int32_t lo, int32_t hi) {
     if (lo >= hi) return;
     const float *weight = a->s->weight;
     float *out = a->s->part;
@@ -133,49 +135,51 @@ ALWAYS_INLINE void mix_keys(const dg_attn_args *a, load_fn *load, load_part_fn *
     const size_t step = (size_t)hd * width;
     int32_t c = 0;
     for (; c + 16 * ATTN_COLUMNS <= hd; c += 16 * ATTN_COLUMNS) {
-#define TILE(m)                                                                                                   \
-    mix_tile(load, width, m, ATTN_COLUMNS, value, (size_t)c * width, i == begin && c == 0 ? ahead : NULL, step, lo, hi, \
-             weight + i * DG_KV_BLOCK, out + i * a->stride + c, a->stride)
+#define TILE(m)                                                                                              \
+    mix_tile(load, width, m, ATTN_COLUMNS, value, (size_t)c *width, i == begin && c == 0 ? ahead : NULL,     \
+             step, lo, hi, weight + i * DG_KV_BLOCK, out + i * a->stride + c, a->stride)
         FOR_TILES(i, begin, end, TILE)
 #undef TILE
     }
     for (; ATTN_COLUMNS > 1 && c + 16 <= hd; c += 16) {
-#define TILE(m)                                                                                            \
-    mix_tile(load, width, m, 1, value, (size_t)c * width, NULL, 0, lo, hi, weight + i * DG_KV_BLOCK, \
+#define TILE(m)                                                                                              \
+    mix_tile(load, width, m, 1, value, (size_t)c *width, NULL, 0, lo, hi, weight + i * DG_KV_BLOCK,          \
              out + i * a->stride + c, a->stride)
         FOR_TILES(i, begin, end, TILE)
 #undef TILE
     }
     for (int32_t i = begin; c < hd && i < end; i++)
-        mix_rest(load_part, value, (size_t)c * width, hd - c, lo, hi, weight + i * DG_KV_BLOCK, out + i * a->stride + c);
+        mix_rest(load_part, value, (size_t)c * width, hd - c, lo, hi, weight + i * DG_KV_BLOCK,
+                 out + i * a->stride + c);
 }
 
 /* ---- by type of the cache ---- */
 
 typedef struct cache_type {
-    void (*score)(const dg_attn_args *a, const char *keys, const char *ahead, int32_t n, int32_t begin, int32_t end,
-                  float *score, int32_t stride);
-    void (*mix)(const dg_attn_args *a, const char *const *value, const char *ahead, int32_t begin, int32_t end, int32_t lo,
-                int32_t hi);
-    void (*widen)(float *dst, const char *src, const char *ahead, int32_t n); /* n elements, a multiple of 16 */
+    void (*score)(const dg_attn_args *a, const char *keys, const char *ahead, int32_t n, int32_t begin,
+                  int32_t end, float *score, int32_t stride);
+    void (*mix)(const dg_attn_args *a, const char *const *value, const char *ahead, int32_t begin,
+                int32_t end, int32_t lo, int32_t hi);
+    void (*widen)(float *dst, const char *src, const char *ahead,
+                  int32_t n); /* n elements, a multiple of 16 */
     size_t width;
 } cache_type;
 
-#define CACHE_TYPE(name, load, size)                                                                              \
-    static void score_##name(const dg_attn_args *a, const char *keys, const char *ahead, int32_t n, int32_t begin, \
-                             int32_t end, float *score, int32_t stride) {                                         \
-        score_keys(a, load, size, keys, ahead, n, begin, end, score, stride);                                     \
-    }                                                                                                             \
-    static void mix_##name(const dg_attn_args *a, const char *const *value, const char *ahead, int32_t begin,     \
-                           int32_t end, int32_t lo, int32_t hi) {                                                 \
-        mix_keys(a, load, load##_part, size, value, ahead, begin, end, lo, hi);                                   \
-    }                                                                                                             \
-    static void widen_##name(float *dst, const char *src, const char *ahead, int32_t n) {                         \
-        for (int32_t i = 0; i < n; i += 16) {                                                                     \
-            if (i * size % 64 == 0) fetch(ahead, i, size);                                                        \
-            v16_store(dst + i, load(src + (size_t)i * size));                                                     \
-        }                                                                                                         \
-    }                                                                                                             \
+#define CACHE_TYPE(name, load, size)                                                                         \
+    static void score_##name(const dg_attn_args *a, const char *keys, const char *ahead, int32_t n,          \
+                             int32_t begin, int32_t end, float *score, int32_t stride) {                     \
+        score_keys(a, load, size, keys, ahead, n, begin, end, score, stride);                                \
+    }                                                                                                        \
+    static void mix_##name(const dg_attn_args *a, const char *const *value, const char *ahead,               \
+                           int32_t begin, int32_t end, int32_t lo, int32_t hi) {                             \
+        mix_keys(a, load, load##_part, size, value, ahead, begin, end, lo, hi);                              \
+    }                                                                                                        \
+    static void widen_##name(float *dst, const char *src, const char *ahead, int32_t n) {                    \
+        for (int32_t i = 0; i < n; i += 16) {                                                                \
+            if (i * size % 64 == 0) fetch(ahead, i, size);                                                   \
+            v16_store(dst + i, load(src + (size_t)i * size));                                                \
+        }                                                                                                    \
+    }                                                                                                        \
     static const cache_type cache_##name = {score_##name, mix_##name, widen_##name, size};
 CACHE_TYPE(f32, v16_load, 4)
 CACHE_TYPE(f16, v16_load_f16, 2)
@@ -200,8 +204,8 @@ static const char *value_row(const dg_attn_args *a, int32_t row) {
 }
 
 /* Scores of n keys of the block at cache row `first` for the queries [begin, end). */
-static void score_block(const dg_attn_args *a, int32_t first, int32_t n, int32_t begin, int32_t end, float *score,
-                        int32_t stride) {
+static void score_block(const dg_attn_args *a, int32_t first, int32_t n, int32_t begin, int32_t end,
+                        float *score, int32_t stride) {
     const cache_type *type = type_of(a);
     const char *keys = key_block(a, first);
     if (!worth_widening(a, end - begin)) {
@@ -214,10 +218,11 @@ static void score_block(const dg_attn_args *a, int32_t first, int32_t n, int32_t
 
 /* ---- weights ---- */
 
-/* Turns the scores of one query for a block of n keys into weights, where [lo, hi) are visible, and takes them into
- * its running maximum and sums. */
+/* Turns the scores of one query for a block of n keys into weights, where [lo, hi) are visible, and takes
+ * them into its running maximum and sums. */
 static void weigh(const dg_attn_args *a, int32_t query, int32_t n, int32_t lo, int32_t hi) {
-    float *w = a->s->weight + query * DG_KV_BLOCK, *max = &a->s->max[query], *out = a->s->part + query * a->stride;
+    float *w = a->s->weight + query * DG_KV_BLOCK, *max = &a->s->max[query],
+          *out = a->s->part + query * a->stride;
     float *lanes = a->s->lanes + 16 * query;
     const int32_t padded = (n + 15) / 16 * 16;
     for (int32_t i = 0; i < lo; i++) w[i] = -INFINITY;
@@ -247,12 +252,14 @@ static void weigh(const dg_attn_args *a, int32_t query, int32_t n, int32_t lo, i
 
 /* ---- blocks ---- */
 
-static int32_t clamp(int32_t x, int32_t low, int32_t high) { return x < low ? low : x > high ? high : x; }
+static int32_t clamp(int32_t x, int32_t low, int32_t high) {
+    return x < low ? low : x > high ? high : x;
+}
 
-/* Adds the values of a block whose row r sees keys [lo[r], hi[r]), in order: for each row what it sees before the keys
- * [low, high) that all of them see, those, and what it sees behind them. */
-static void mix_block(const dg_attn_args *a, int32_t first, int32_t n, int32_t begin, int32_t end, const int32_t *lo,
-                      const int32_t *hi) {
+/* Adds the values of a block whose row r sees keys [lo[r], hi[r]), in order: for each row what it sees before
+ * the keys [low, high) that all of them see, those, and what it sees behind them. */
+static void mix_block(const dg_attn_args *a, int32_t first, int32_t n, int32_t begin, int32_t end,
+                      const int32_t *lo, const int32_t *hi) {
     const int32_t heads = a->n_head, next = first + DG_KV_BLOCK;
     const cache_type *type = type_of(a);
     const char *value[DG_KV_BLOCK], *ahead = next < a->n_cached ? key_block(a, next) : a->next;
@@ -295,8 +302,10 @@ static void shared_block(const dg_attn_args *a, int32_t first, int32_t n) {
     mix_block(a, first, n, begin, end, lo, hi);
 }
 
-/* The keys [first, first + n) of one row that has a list: the cache rows of those that it sees, -1 for the others. */
-static void look_up(const dg_attn_args *a, const dg_attn_row *row, int32_t first, int32_t n, int32_t at[DG_KV_BLOCK]) {
+/* The keys [first, first + n) of one row that has a list: the cache rows of those that it sees, -1 for the
+ * others. */
+static void look_up(const dg_attn_args *a, const dg_attn_row *row, int32_t first, int32_t n,
+                    int32_t at[DG_KV_BLOCK]) {
     for (int32_t i = 0; i < n; i++) {
         const int32_t key = first + i, in_list = key - a->len;
         if (in_list < 0)
@@ -306,8 +315,8 @@ static void look_up(const dg_attn_args *a, const dg_attn_row *row, int32_t first
     }
 }
 
-/* A block that reaches into the lists: the same arithmetic, with the keys of each row picked from the scores and values
- * of the cache rows from `tail` on. */
+/* A block that reaches into the lists: the same arithmetic, with the keys of each row picked from the scores
+ * and values of the cache rows from `tail` on. */
 static void listed_block(const dg_attn_args *a, int32_t first, int32_t n, int32_t tail) {
     const int32_t heads = a->n_head;
     const char *value[DG_KV_BLOCK];
@@ -380,7 +389,8 @@ static void scale_query(float *restrict dst, const float *restrict q, float scal
 
 static void attend(const dg_attn_args *a, int32_t begin, int32_t end) {
     const int32_t n_query = a->n_row * a->n_head;
-    for (int32_t i = 0; i < n_query; i++) scale_query(a->s->query + i * a->stride, a->q[i], a->scale, a->head_dim);
+    for (int32_t i = 0; i < n_query; i++)
+        scale_query(a->s->query + i * a->stride, a->q[i], a->scale, a->head_dim);
     /* the block in which lists begin, and the scores of what they choose from */
     const int32_t tail = a->row[0].list ? a->len / DG_KV_BLOCK * DG_KV_BLOCK : -1;
     int32_t longest = 0;

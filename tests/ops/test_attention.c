@@ -328,7 +328,10 @@ static void cache_rows(dg_backend *be) {
                     for (int32_t k = 0; k < cols; k++) {
                         uint16_t half;
                         float x = want[k];
-                        if (c[t].dtype != DG_F32) dg_quant_row(c[t].dtype, &x, &half, 1), dg_dequant_row(c[t].dtype, &half, &x, 1);
+                        if (c[t].dtype != DG_F32) {
+                            dg_quant_row(c[t].dtype, &x, &half, 1);
+                            dg_dequant_row(c[t].dtype, &half, &x, 1);
+                        }
                         assert_memory_equal(f32_at(got[i], r, k), &x, sizeof x);
                     }
                 }
