@@ -70,10 +70,10 @@ static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
     d->q8 = true;
     const dg_param table[] = {
         {"tokens", DG_PARAM_INT, &d->tokens, 0, DG_TREE_MAX - 1},
+        {"q8", DG_PARAM_BOOL, &d->q8, 0, 1},
         {"svip", DG_PARAM_FLOAT, &d->svip, 0, 10},
         {"cascade", DG_PARAM_BOOL, &d->cascade, 0, 1},
         {"inner", DG_PARAM_INT, &d->inner, 1, 64},
-        {"q8", DG_PARAM_BOOL, &d->q8, 0, 1},
     };
     dg_status st = dg_params_parse("lm", env->params, table, sizeof table / sizeof *table);
     if (!d->cascade) d->inner = 0;

@@ -55,7 +55,7 @@ static void test_chain(void **state) {
     check_ok(dg_model_open(llama, &(dg_model_options){.threads = 1}, &m));
     make_text(text, 3);
     for (size_t n = 1; n <= N_TEXT; n += n < 4 ? 1 : 24) { /* the longest: several passes to catch up */
-        dg_session *s = open_session(m, qwen3, NULL);
+        dg_session *s = open_session(m, qwen3, "q8=0");
         greedy(qwen3, text, n, want, 12);
         check_ok(dg_session_sync(s, text, n));
         for (int again = 0; again < 2; again++) { /* asking leaves nothing behind */
@@ -83,7 +83,7 @@ static void test_cascade(void **state) {
         make_text(text, 20u + (unsigned)trial);
         /* its own words again: what it is going to say has been said */
         greedy(qwen3, text, 40, text + 40, 40);
-        dg_session *s = open_session(m, qwen3, "cascade=1,inner=4");
+        dg_session *s = open_session(m, qwen3, "cascade=1,inner=4,q8=0");
         greedy(qwen3, text, 70, want, 12);
         check_ok(dg_session_sync(s, text, 70));
         drafts(s, &t);
@@ -92,7 +92,7 @@ static void test_cascade(void **state) {
         passes += s->slot[0].drafter->passes;
         dg_session_free(s);
 
-        s = open_session(m, qwen3, "cascade=1,tokens=3,inner=6");
+        s = open_session(m, qwen3, "cascade=1,tokens=3,inner=6,q8=0");
         check_ok(dg_session_sync(s, text, 70));
         drafts(s, &t);
         assert_true(t.n >= 4 && t.n <= 10);
@@ -112,7 +112,7 @@ static void test_rewind(void **state) {
     size_t n;
     check_ok(dg_model_open(llama, &(dg_model_options){.threads = 1}, &m));
     make_text(text, 5);
-    static const char *const params[] = {NULL, "cascade=1,inner=5,tokens=6"};
+    static const char *const params[] = {"q8=0", "cascade=1,inner=5,tokens=6,q8=0"};
     for (int i = 0; i < 2; i++) {
         dg_session *s = open_session(m, qwen3, params[i]);
         check_ok(dg_session_sync(s, text, 50));
@@ -142,14 +142,14 @@ static void test_itself(void **state) {
     dg_tree t;
     check_ok(dg_model_open(llama, &(dg_model_options){.threads = 1}, &m));
     make_text(text, 7);
-    dg_session *s = open_session(m, llama, NULL);
+    dg_session *s = open_session(m, llama, "q8=0");
     check_ok(dg_session_sync(s, text, 40));
     check_ok(dg_session_generate(s, 65, NULL, NULL, NULL));
     dg_session_get_stats(s, &st);
     assert_int_equal(st.rounds, 5);
     assert_int_equal(st.drafter_passes, 60);
     dg_session_free(s);
-    s = open_session(m, llama, "svip=0.0001"); /* never sure enough for a second token */
+    s = open_session(m, llama, "q8=0,svip=0.0001"); /* never sure enough for a second token */
     check_ok(dg_session_sync(s, text, 40));
     drafts(s, &t);
     assert_int_equal(t.n, 2);
@@ -168,7 +168,7 @@ static void test_refusals(void **state) {
     } bad[] = {{NULL, NULL, "needs its weights"},
                {dflash, NULL, "expected a language model, found a drafter"},
                {qwen3, "inner=0", "inner"},
-               {qwen3, "x=1", "tokens, svip, cascade, inner"}};
+               {qwen3, "x=1", "tokens, q8, svip, cascade, inner"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const dg_draft draft = {"lm", bad[i].path, bad[i].params};
         check_fails(dg_session_create(m, &(dg_session_options){.draft = &draft, .n_draft = 1}, &s), DG_ERR_ARGUMENT, bad[i].message);

@@ -276,7 +276,7 @@ static void rows_alone(dg_backend *be) {
         dg_mat out = mat_new(DG_F32, s.win, c.q.cols, 0);
         static const int32_t size[] = {1, 2, 3, 5, 8, 40, 64, 69};
         for (size_t i = 0; i < sizeof size / sizeof *size; i++)
-            for (int32_t end = size[i]; end <= s.win; end += 7) {
+            for (int32_t end = size[i]; end <= s.win; end += t ? 23 : 7) {
                 dg_attn_seg part = c.seg;
                 part.win = end;
                 part.n = size[i];
