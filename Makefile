@@ -118,7 +118,7 @@ model: ## fetch and check the demo's target
 
 demo: deps model ## drafted text, streaming, beside plain decoding
 	@$(MAKE) --no-print-directory -j$(shell nproc) cli
-	@$(BUILD)/dgraft run -m $(MODEL) --mode fused --drafter dflash/checkpoints/smollm2-dflash --chat -n 160 --ignore-eos --compare \
+	@$(BUILD)/dgraft run -m $(MODEL) --mode fused --drafter dflash/checkpoints/smollm2-135m-dflash-b16 --chat -n 160 --ignore-eos --compare \
 	  -p "Write a short story about a lighthouse keeper who finds a message in a bottle."
 
 test: deps ## every test; ends with `N passed, N failed, N skipped`
@@ -141,11 +141,11 @@ oom: $(BUILD)/test/tests/bad/test_oom ## every allocation fails in turn
 
 bench: deps model ## modes beside plain decoding on SmolLM2: tokens a second, acceptance length
 	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/bench
-	@$(BUILD)/bench/bench -m $(MODEL) --drafter dflash/checkpoints/smollm2-dflash $(wildcard bench/prompts/*.jsonl)
+	@$(BUILD)/bench/bench -m $(MODEL) --drafter dflash/checkpoints/smollm2-135m-dflash-b16 $(wildcard bench/prompts/*.jsonl)
 
 bench-ops: deps model ## operations, whole passes and loading beside the machine's roofs; CSV and PNG in $(BUILD)/bench-ops
 	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/bench_ops
-	@$(BUILD)/bench/bench_ops -m $(MODEL) --drafter dflash/checkpoints/smollm2-dflash --out $(BUILD)/bench-ops
+	@$(BUILD)/bench/bench_ops -m $(MODEL) --drafter dflash/checkpoints/smollm2-135m-dflash-b16 --out $(BUILD)/bench-ops
 	@if command -v gnuplot >/dev/null; then gnuplot -e "dir='$(BUILD)/bench-ops'" bench/ops.gp; else echo "no plots: gnuplot is missing"; fi
 
 lint: ## clang-tidy and cppcheck
