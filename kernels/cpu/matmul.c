@@ -74,11 +74,12 @@ static void fix_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) 
     (void)worker;
     const packed_job *job = arg;
     const int32_t blocks = job->x.cols / DG_BLOCK;
-    int32_t r0, r1;
-    dg_split(job->x.rows, 1, chunk, n_chunk, &r0, &r1);
-    for (int32_t r = r0; r < r1; r++)
-        job->cpu->isa->fix_row((const float *)job->x.data + r * job->x.stride, blocks, digits_of(job->cpu->precision),
-                               r % DG_ROW_TILE, job->cpu->act + r / DG_ROW_TILE * blocks);
+    int32_t b0, b1; /* columns, not rows: 16 rows of a block share cache lines */
+    dg_split(blocks, 1, chunk, n_chunk, &b0, &b1);
+    for (int32_t r = 0; r < job->x.rows && b0 < b1; r++)
+        job->cpu->isa->fix_row((const float *)job->x.data + r * job->x.stride + b0 * DG_BLOCK, b1 - b0,
+                               digits_of(job->cpu->precision), r % DG_ROW_TILE,
+                               job->cpu->act + r / DG_ROW_TILE * blocks + b0);
 }
 
 /* Panels are numbered through all products. */
