@@ -222,8 +222,7 @@ void dg_file_close(dg_file *f) {
     dg_mem_free(f);
 }
 
-void dg_file_forget(const dg_file *f, const void *data, size_t size) {
-    (void)f;
+void dg_file_forget(const void *data, size_t size) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)data;
     const uintptr_t first = (from + page - 1) / page * page, last = (from + size) / page * page;
     if (first < last) madvise((char *)data + (first - from), last - first, MADV_DONTNEED);

@@ -64,8 +64,8 @@ typedef struct dg_file {
 dg_status dg_file_open(const char *path, dg_file **out);
 void dg_file_close(dg_file *f);
 
-/* Lets the pages that lie wholly in these bytes of the mapping go; reading them again fetches them again. */
-void dg_file_forget(const dg_file *f, const void *data, size_t size);
+/* Lets the pages that lie wholly in these bytes of a mapping go; reading them again fetches them again. */
+void dg_file_forget(const void *data, size_t size);
 
 /* The two loaders behind it. */
 dg_status dg_safetensors_open(const char *path, dg_file **out);
