@@ -17,7 +17,7 @@ typedef struct dflash {
     dg_net net;
     dg_draft_vocab vocab;
 
-    bool q8;        /* weights of a plain type become Q8_0 */
+    bool q8;        /* weights of a plain type become Q8_0, activations have 8 bits */
     size_t packed_bytes;
     bool tree;      /* best-first over the marginals; else their greedy chain */
     int32_t chain;  /* tree: leading tokens of the chain that always stay */
@@ -118,7 +118,7 @@ static void dflash_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     dg_net_layout(d->target->be, &d->net, d->q8, dev, dg_model_progress(d->target));
     d->packed_bytes = dev->used - before;
     const size_t drafts = (size_t)(d->block - 1), cells = drafts * (size_t)d->width;
-    dg_draft_vocab_layout(&d->vocab, &d->net, d->target, dev);
+    dg_draft_vocab_layout(&d->vocab, &d->net, d->target, d->q8, dev);
     dg_kv_layout(&d->kv, c->n_layer, base->env->context + d->block, d->block, c->n_kv_head, c->head_dim,
                  base->env->kv_dtype, host, dev);
     dg_batch_layout(&d->batch, d->block, host, dev);
@@ -246,7 +246,8 @@ static void dflash_rewind(dg_drafter *base, int32_t len) { dg_kv_truncate(&((dfl
 const dg_drafter_ops dg_dflash = {
     .name = "dflash",
     .help = "dflash:PATH[,tree=0|1][,chain=N][,block=N][,adapt=0|1][,width=N][,q8=0|1]: DFlash block drafter; tree=1 grows a best-first tree "
-            "(DDTree) with the first N tokens of the chain kept, else one chain; q8=0 keeps 16- and 32-bit weights as they are (default: packed to 8 bits)",
+            "(DDTree) with the first N tokens of the chain kept, else one chain; q8=0 keeps 16- and 32-bit weights as they are, and "
+            "activations as fine as the target's (default: 8 bits)",
     .open = dflash_open,
     .layout = dflash_layout,
     .taps = dflash_taps,

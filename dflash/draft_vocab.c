@@ -102,9 +102,10 @@ static void gather(dg_draft_vocab *v, const dg_mat *rows, dg_backend *be, dg_are
     if (dst) v->head = be->ops->pack(be, dst, v->head, v->head.dtype);
 }
 
-void dg_draft_vocab_layout(dg_draft_vocab *v, const dg_net *net, const dg_model *target, dg_arena *dev) {
+void dg_draft_vocab_layout(dg_draft_vocab *v, const dg_net *net, const dg_model *target, bool q8, dg_arena *dev) {
     if (v->gathers)
         gather(v, &target->net.weights.head_rows, target->be, dev);
     else
         v->head = net->weights.head.data ? net->weights.head : target->net.weights.head;
+    v->head.coarse = q8;
 }

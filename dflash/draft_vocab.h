@@ -19,8 +19,8 @@ typedef struct dg_draft_vocab {
 dg_status dg_draft_vocab_open(const dg_net *net, const dg_model *target, dg_draft_vocab *out);
 
 /* After dg_net_layout: the head as it has been packed. Takes room for a gathered one and, once there is memory
- * (dg_drafter_ops.layout), fills it. */
-void dg_draft_vocab_layout(dg_draft_vocab *v, const dg_net *net, const dg_model *target, dg_arena *dev);
+ * (dg_drafter_ops.layout), fills it. q8 as for dg_net_layout. */
+void dg_draft_vocab_layout(dg_draft_vocab *v, const dg_net *net, const dg_model *target, bool q8, dg_arena *dev);
 
 /* The target's id of a draft id in [0, Vd). */
 int32_t dg_draft_vocab_target(const dg_draft_vocab *v, int32_t id);

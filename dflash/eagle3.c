@@ -24,7 +24,7 @@ typedef struct eagle3 {
     dg_draft_vocab vocab;
     int32_t tap[DG_MAX_TAPS];
 
-    bool q8; /* weights of a plain type become Q8_0 */
+    bool q8; /* weights of a plain type become Q8_0, activations have 8 bits */
     size_t packed_bytes;
     int32_t depth, width;
     bool full;     /* every pass, even when the tree cannot change any more */
@@ -150,7 +150,7 @@ static void eagle3_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     const int32_t slots = d->depth * d->width, max_rows = base->env->max_rows;
     const int32_t rows = max_rows > d->width ? max_rows : d->width;
     const size_t cells = (size_t)d->width * (size_t)(d->wide && d->n_wide > d->width ? d->n_wide : d->width);
-    dg_draft_vocab_layout(&d->vocab, &d->net, d->target, dev);
+    dg_draft_vocab_layout(&d->vocab, &d->net, d->target, d->q8, dev);
     dg_kv_layout(&d->kv, 1, base->env->context + slots, slots ? slots : 1, c->n_kv_head, c->head_dim,
                  base->env->kv_dtype, host, dev);
     dg_batch_layout(&d->batch, rows, host, dev);
@@ -409,7 +409,8 @@ const dg_drafter_ops dg_eagle3 = {
     .help = "eagle3:PATH[,depth=N][,topk=N][,full=0|1][,shift=-1|0|1][,q8=0|1][,gated=0|1][,gate0=P,gate1=P,gate5=P]"
             "[,keep0=N,keep1=N,keep5=N][,wide=0|1][,mass=P][,svip=X]: "
             "EAGLE-3 head; N passes behind the first, N candidates a row (topk=1: a chain); full=1 runs passes that cannot "
-            "change the tree; shift moves the file's feature layers; q8=0 keeps 16- and 32-bit weights as they are; a gate "
+            "change the tree; shift moves the file's feature layers; q8=0 keeps 16- and 32-bit weights as they are, and "
+            "activations as fine as the target's; a gate "
             "stops drafting after 0, 1 or 5 passes unless the best path is likelier than P, and keeps N nodes; gated=1 sets "
             "those that were not given; wide=1 spends what is left on more candidates where it stopped; mass stops when the "
             "frontier's paths are together less likely, svip when sqrt(0.15 entropy) is above it",

@@ -20,7 +20,7 @@ typedef struct drafter {
     dg_model model; /* net and the target's backend, nothing else */
     int32_t tokens; /* of a chain; 0: the budget */
     float svip;     /* see dflash/stop.h; 0: off */
-    bool cascade, q8; /* q8: weights of a plain type become Q8_0 */
+    bool cascade, q8; /* q8: weights of a plain type become Q8_0, activations have 8 bits */
     int32_t inner; /* n-gram tokens at a time */
     dg_ngram_retriever text;
 
@@ -258,7 +258,7 @@ const dg_drafter_ops dg_lm = {
     .name = "lm",
     .help = "lm:PATH: a causal model of the same vocabulary drafts a chain; tokens=0 (the budget), svip=0 (ends where "
             "sqrt(0.15 entropy) is above it), cascade=1: n-grams of the text draft for it and go on behind it, inner=10 at a "
-            "time; q8=0 keeps 16- and 32-bit weights as they are",
+            "time; q8=0 keeps 16- and 32-bit weights as they are, and activations as fine as the target's",
     .open = open_drafter,
     .layout = layout,
     .taps = taps,

@@ -98,7 +98,7 @@ typedef struct dg_ops {
 
     /* For each product: out[n,m] (+)= x[n,k] . w[m,k]^T (+ bias[1,m] f32/f16/bf16 if bias.data). add: accumulate
      * onto out. out must not alias x or another out. Weights that are not packed are multiplied in f32 whatever
-     * the precision. */
+     * the precision; x is taken as DG_PRECISION_INT8 says by packed ones that are `coarse`. */
     void (*matmul)(dg_backend *be, dg_mat x, const dg_product *product, int32_t n_product, bool add);
 
     /* table[n,hd]: cos(pos*freq[j])*mscale in columns [0,hd/2), sin likewise in [hd/2,hd).

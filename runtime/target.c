@@ -95,6 +95,7 @@ static void pack_one(void *arg, dg_mat *m) {
     if (!dst) return;
     const dg_mat source = *m;
     *m = w->be->ops->pack(w->be, dst, source, as);
+    m->coarse = w->q8;
     dg_file_forget(source.data, file_bytes(&source));
     w->packed += file_bytes(&source);
     if (w->progress.fn) w->progress.fn(w->progress.ud, w->net->file->path, (double)w->packed / (double)w->all);

@@ -27,8 +27,9 @@ typedef struct dg_progress {
 } dg_progress;
 
 /* Carves room for the packed weights of the network out of dev; on the second pass (see dg_arena) also packs them
- * and lets their pages of the mapping go. q8: f32, f16 and bf16 matrices become Q8_0. The arena's memory must
- * outlive the network's use. */
+ * and lets their pages of the mapping go. q8: f32, f16 and bf16 matrices become Q8_0, and
+ * all take their activations with 8 bits: for networks that propose. The arena's memory must outlive the network's
+ * use. */
 void dg_net_layout(dg_backend *be, dg_net *net, bool q8, dg_arena *dev, dg_progress progress);
 void dg_net_close(dg_backend *be, dg_net *net);
 

@@ -10,7 +10,7 @@
 enum { MAX_THREADS = 256, SPIN = 2000 };
 
 /* In vector instructions, the measure of dg_cpu_run; a core does some three thousand in a microsecond. */
-enum { CHUNK = 2048, WORTH_SHARING = 4 * CHUNK, CHUNKS_PER_THREAD = 4 };
+enum { CHUNK = 2048, WORTH_SHARING = 4 * CHUNK, CHUNKS_PER_THREAD = 16 };
 
 /* ---- instruction sets ---- */
 

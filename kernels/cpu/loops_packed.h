@@ -274,10 +274,10 @@ static void put_panel(const dg_packed_args *a, int32_t m, float (*sums)[DG_PACK_
     for (int32_t r = 0; r < a->out.rows; r++) {
         float *out = (float *)a->out.data + r * a->out.stride + m;
         for (int32_t j = 0; a->bias.data && j < n; j++) sums[r][j] += bias_at(&a->bias, m + j);
-        if (a->add)
-            for (int32_t j = 0; j < n; j++) out[j] += sums[r][j];
+        if (n == DG_PACK_OUTS)
+            v16_store(out, a->add ? v16_add(v16_load(out), v16_load(sums[r])) : v16_load(sums[r]));
         else
-            memcpy(out, sums[r], sizeof(float) * (size_t)n);
+            for (int32_t j = 0; j < n; j++) out[j] = a->add ? out[j] + sums[r][j] : sums[r][j];
     }
 }
 

@@ -26,7 +26,7 @@ static void matmul_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chun
 
 /* ---- packed weights ---- */
 
-static int digits_of(dg_precision p) { return p == DG_PRECISION_INT8 ? 1 : 2; }
+static int digits_of(const dg_cpu *cpu, dg_mat w) { return cpu->precision == DG_PRECISION_INT8 || w.coarse ? 1 : 2; }
 
 size_t dg_cpu_pack_bytes(dg_backend *be, dg_mat w, dg_dtype as) {
     const dg_cpu *cpu = dg_cpu_of(be);
@@ -67,6 +67,7 @@ typedef struct packed_job {
     int32_t row0;
     const dg_product *product;
     int32_t n, panels;
+    int digits;
     bool add;
 } packed_job;
 
@@ -78,8 +79,7 @@ static void fix_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) 
     dg_split(blocks, 1, chunk, n_chunk, &b0, &b1);
     for (int32_t r = 0; r < job->x.rows && b0 < b1; r++)
         job->cpu->isa->fix_row((const float *)job->x.data + r * job->x.stride + b0 * DG_BLOCK, b1 - b0,
-                               digits_of(job->cpu->precision), r % DG_ROW_TILE,
-                               job->cpu->act + r / DG_ROW_TILE * blocks + b0);
+                               job->digits, r % DG_ROW_TILE, job->cpu->act + r / DG_ROW_TILE * blocks + b0);
 }
 
 /* Panels are numbered through all products. */
@@ -93,7 +93,7 @@ static void packed_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chun
         const int32_t panels = n_panel(p->w), from = p0 > base ? p0 - base : 0;
         const int32_t to = p1 - base < panels ? p1 - base : panels;
         const dg_packed_args args = {job->cpu->act, dg_mat_rows(p->out, job->row0, job->x.rows), p->w, p->bias, job->add,
-                                     digits_of(job->cpu->precision)};
+                                     job->digits};
         if (from < to)
             job->cpu->isa->matmul_packed(&args, from, to, scratch->strip, (float(*)[DG_PACK_OUTS])scratch->sums);
         base += panels;
@@ -101,7 +101,7 @@ static void packed_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chun
 }
 
 static void matmul_packed(dg_cpu *cpu, dg_mat x, const dg_product *product, int32_t n, bool add) {
-    packed_job job = {.cpu = cpu, .product = product, .n = n, .add = add};
+    packed_job job = {.cpu = cpu, .product = product, .n = n, .digits = digits_of(cpu, product->w), .add = add};
     for (int32_t i = 0; i < n; i++) job.panels += n_panel(product[i].w);
     pthread_mutex_lock(&cpu->lock);
     for (job.row0 = 0; job.row0 < x.rows; job.row0 += DG_PASS_ROWS) {
@@ -119,7 +119,8 @@ void dg_cpu_matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t 
     if (x.rows == 0) return;
     for (int32_t i = 0; i < n; ) {
         int32_t together = 0;
-        while (i + together < n && product[i + together].w.packed) together++;
+        while (i + together < n && product[i + together].w.packed && product[i + together].w.coarse == product[i].w.coarse)
+            together++;
         if (together) {
             matmul_packed(cpu, x, product + i, together, add);
             i += together;

@@ -210,7 +210,7 @@ static void rounding_bound(shape s, const operands *o, double most, double *boun
     mat_free(w);
 }
 
-static void check_packed(dg_backend *be, shape s, dg_dtype dtype, double most) {
+static void check_packed(dg_backend *be, shape s, dg_dtype dtype, double most, bool coarse) {
     uint64_t seed = (uint64_t)(s.n * 131 + s.m * 17 + s.k) + dtype;
     operands o = operands_new(s, dtype, &seed);
     const size_t cells = (size_t)(s.n * s.m);
@@ -221,6 +221,7 @@ static void check_packed(dg_backend *be, shape s, dg_dtype dtype, double most) {
     /* the codes have offsets as large as themselves, so that sums in f32 round at a few times their size */
     for (size_t i = 0; i < cells; i++) bound[i] += 4e-6 * size[i];
     dg_mat packed = mat_pack(be, o.w, dtype);
+    packed.coarse = coarse;
     dg_matmul(be, o.out, o.x, packed, o.bias, s.add);
     char what[160];
     snprintf(what, sizeof what, "%s, packed %s, %g steps, n %d m %d k %d", dg_backend_describe(be),
@@ -234,16 +235,17 @@ static void check_packed(dg_backend *be, shape s, dg_dtype dtype, double most) {
     operands_free(o);
 }
 
+/* Fine, with 8 bits, and with 8 bits for the sake of the weights. */
 static void test_packed_reference(void **state) {
     (void)state;
     for (int isa = 0; isa < N_ISA; isa++)
         for (int32_t threads = 1; threads <= 2; threads++)
-            for (int p = 0; p < 2; p++) {
-                dg_backend *be = open_cpu_as(isa_name[isa], threads, p ? DG_PRECISION_INT8 : DG_PRECISION_FIXED);
+            for (int p = 0; p < 3; p++) {
+                dg_backend *be = open_cpu_as(isa_name[isa], threads, p == 1 ? DG_PRECISION_INT8 : DG_PRECISION_FIXED);
                 if (!be) break;
                 for (int t = 0; t < N_PACKABLE; t++)
                     for (size_t i = 0; i < sizeof packed_shape / sizeof *packed_shape; i++)
-                        check_packed(be, packed_shape[i], packable[t], p ? 127 : 63 * 128 + 63);
+                        check_packed(be, packed_shape[i], packable[t], p ? 127 : 63 * 128 + 63, p == 2);
                 dg_backend_close(be);
             }
 }
@@ -299,17 +301,22 @@ static void packed_rows_alone(dg_backend *be) {
         dg_mat packed = mat_pack(be, o.w, packable[t]), q8 = mat_pack(be, other.w, DG_Q8_0);
         dg_matmul(be, o.out, o.x, packed, o.bias, false);
         dg_matmul(be, other.out, o.x, q8, other.bias, false);
+        dg_mat coarse = packed, rough = mat_new(DG_F32, 150, s.m, 0), out4 = mat_new(DG_F32, 150, s.m, 0);
+        coarse.coarse = true;
+        dg_matmul(be, rough, o.x, coarse, o.bias, false);
         dg_mat out = mat_new(DG_F32, 150, s.m, 1), out2 = mat_new(DG_F32, 150, 21, 1), out3 = mat_new(DG_F32, 150, 21, 0);
         for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
             const int32_t first = (int32_t)(i * 11) % (151 - n[i]);
             const dg_product p[] = {{dg_mat_rows(out, 0, n[i]), packed, o.bias},
                                     {dg_mat_rows(out3, 0, n[i]), other.w, other.bias},
+                                    {dg_mat_rows(out4, 0, n[i]), coarse, o.bias},
                                     {dg_mat_rows(out2, 0, n[i]), q8, other.bias}};
-            be->ops->matmul(be, dg_mat_rows(o.x, first, n[i]), p, 3, false);
+            be->ops->matmul(be, dg_mat_rows(o.x, first, n[i]), p, 4, false);
             check_same(dg_mat_rows(out, 0, n[i]), dg_mat_rows(o.out, first, n[i]), dg_dtype_get(packable[t])->name);
+            check_same(dg_mat_rows(out4, 0, n[i]), dg_mat_rows(rough, first, n[i]), "coarse beside fine");
             check_same(dg_mat_rows(out2, 0, n[i]), dg_mat_rows(other.out, first, n[i]), "bf16 packed as q8_0");
         }
-        mat_free(out), mat_free(out2), mat_free(out3), mat_free(packed), mat_free(q8);
+        mat_free(out), mat_free(out2), mat_free(out3), mat_free(out4), mat_free(rough), mat_free(packed), mat_free(q8);
         operands_free(o);
         operands_free(other);
     }
@@ -320,29 +327,30 @@ static void test_packed_rows_alone(void **state) {
     on_every_cpu(packed_rows_alone);
 }
 
-/* Threads, and the instruction sets with FMA among each other, to the bit. */
+/* Threads, and the instruction sets with FMA among each other, to the bit; coarse weights as an 8-bit backend. */
 static void test_packed_threads(void **state) {
     (void)state;
     uint64_t seed = 9;
-    for (int p = 0; p < 2; p++)
-        for (int t = 0; t < N_PACKABLE; t++) {
-            const shape s = {21, 301, 1536, 0, 0};
-            operands o = operands_new(s, packable[t], &seed);
-            dg_mat out = mat_new(DG_F32, s.n, s.m, 0);
-            for (int isa = 0; isa < N_ISA; isa++)
+    for (int t = 0; t < N_PACKABLE; t++) {
+        const shape s = {21, 301, 1536, 0, 0};
+        operands o = operands_new(s, packable[t], &seed);
+        dg_mat out = mat_new(DG_F32, s.n, s.m, 0);
+        for (int p = 0; p < 3; p++)
+            for (int isa = p == 2; isa < N_ISA; isa++) /* portable sums, the first, round without FMA */
                 for (int32_t threads = 1; threads <= 5; threads++) {
-                    dg_backend *be = open_cpu_as(isa_name[isa], threads, p ? DG_PRECISION_INT8 : DG_PRECISION_FIXED);
+                    dg_backend *be = open_cpu_as(isa_name[isa], threads, p == 1 ? DG_PRECISION_INT8 : DG_PRECISION_FIXED);
                     if (!be) break;
                     dg_mat packed = mat_pack(be, o.w, o.w.dtype);
-                    const bool first = threads == 1 && isa <= 1;
+                    packed.coarse = p == 2;
+                    const bool first = threads == 1 && isa <= 1 && p < 2;
                     dg_matmul(be, first ? o.out : out, o.x, packed, o.bias, false);
                     if (!first) check_same(out, o.out, dg_backend_describe(be));
                     mat_free(packed);
                     dg_backend_close(be);
                 }
-            mat_free(out);
-            operands_free(o);
-        }
+        mat_free(out);
+        operands_free(o);
+    }
 }
 
 /* Quantising while packing gives what quantising first gives. */
