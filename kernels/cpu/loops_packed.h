@@ -48,7 +48,8 @@ ALWAYS_INLINE codes codes_load(const uint8_t *p) {
 }
 ALWAYS_INLINE void codes_store(uint8_t *p, codes v) { memcpy(p, &v, sizeof v); }
 
-/* A panel is one stream, but the hardware's prefetcher stops at every page and rests while a strip is multiplied. */
+/* A panel is one stream, but the hardware's prefetcher stops at every page and rests while a strip is multiplied.
+ * So both phases ask for what comes a strip later: opening alone would fill all line buffers at once. */
 ALWAYS_INLINE void prefetch_ahead(const uint8_t *p, int bytes) {
     enum { DISTANCE = 8192 };
 #pragma GCC unroll 16
@@ -211,14 +212,22 @@ static const strip_type strip_types[DG_DTYPE_COUNT] = {
     [DG_Q5_K] = {open_strip_q5_k, 256, STRIP_BYTES},   [DG_Q6_K] = {open_strip_q6_k, 256, STRIP_HALVES},
 };
 
+/* Where the strips to come lie: `bytes` of them are to be fetched beside each block. */
+typedef struct strip_ahead {
+    const uint8_t *p;
+    int32_t bytes; /* 0: another tile of this strip has done it */
+} strip_ahead;
+
 /* sums[r] += n_block blocks of rows row.. of x by the strip. */
 ALWAYS_INLINE void strip_tile(const dg_strip *s, int32_t n_block, const dg_act_block *x, int32_t row, int rows,
-                              int digits, strip_kind kind, float (*sums)[DG_PACK_OUTS]) {
+                              int digits, strip_kind kind, float (*sums)[DG_PACK_OUTS], strip_ahead ahead) {
     const int parts = kind == STRIP_HALVES ? 2 : 1, quads = DG_BLOCK / 4 / parts;
     v16 sum[PACKED_ROWS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) sum[r] = v16_load(sums[r]);
-    for (int32_t b = 0; b < n_block; b++, x++)
+    for (int32_t b = 0; b < n_block; b++, x++) {
+        prefetch_ahead(ahead.p, ahead.bytes);
+        ahead.p += ahead.bytes;
 #pragma GCC unroll 2
         for (int h = 0; h < parts; h++) {
             w16 dot[PACKED_ROWS], more[PACKED_ROWS];
@@ -236,16 +245,18 @@ ALWAYS_INLINE void strip_tile(const dg_strip *s, int32_t n_block, const dg_act_b
                 sum[r] = v16_fma(v16_set1(total[r]), m, v16_fma(scaled, d, sum[r]));
             }
         }
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) v16_store(sums[r], sum[r]);
 }
 
-typedef void strip_fn(const dg_strip *s, int32_t n_block, const dg_act_block *x, int32_t row, float (*sums)[DG_PACK_OUTS]);
+typedef void strip_fn(const dg_strip *s, int32_t n_block, const dg_act_block *x, int32_t row, float (*sums)[DG_PACK_OUTS],
+                      strip_ahead ahead);
 
 #define STRIP_TILE(rows, digits, kind)                                                                          \
     static void strip_##rows##_##digits##_##kind(const dg_strip *s, int32_t n_block, const dg_act_block *x,     \
-                                                 int32_t row, float (*sums)[DG_PACK_OUTS]) {                    \
-        strip_tile(s, n_block, x, row, rows, digits, kind, sums);                                               \
+                                                 int32_t row, float (*sums)[DG_PACK_OUTS], strip_ahead ahead) { \
+        strip_tile(s, n_block, x, row, rows, digits, kind, sums, ahead);                                        \
     }
 #define STRIP_TILES(digits, kind)     \
     STRIP_TILE(1, digits, kind)       \
@@ -285,6 +296,7 @@ static void matmul_packed(const dg_packed_args *a, int32_t p0, int32_t p1, dg_st
     const strip_type type = strip_types[a->w.dtype];
     strip_fn *const *tile = strip_tiles[type.kind][a->digits - 1];
     const int32_t cols = a->w.cols, n_block = cols / DG_BLOCK, rows = a->out.rows;
+    const int32_t per_block = DG_PACK_OUTS * dg_dtype_get(a->w.dtype)->block_size * DG_BLOCK / type.block_len;
     const uint8_t *block = (const uint8_t *)a->w.data + dg_dtype_bytes(a->w.dtype, (size_t)cols) * DG_PACK_OUTS * (size_t)p0;
     for (int32_t p = p0; p < p1; p++) {
         memset(sums, 0, sizeof *sums * (size_t)rows);
@@ -292,10 +304,11 @@ static void matmul_packed(const dg_packed_args *a, int32_t p0, int32_t p1, dg_st
             const int32_t len = MIN(cols - k, DG_STRIP);
             type.open(block, len / type.block_len, strip);
             block += dg_dtype_bytes(a->w.dtype, (size_t)len) * DG_PACK_OUTS;
-            for (int32_t r = 0, n; r < rows; r += n) {
+            strip_ahead ahead = {block, per_block};
+            for (int32_t r = 0, n; r < rows; r += n, ahead.bytes = 0) {
                 n = rows - r >= PACKED_ROWS ? PACKED_ROWS : MIN(rows - r, 4);
                 const dg_act_block *x = a->x + r / DG_ROW_TILE * n_block + k / DG_BLOCK;
-                tile[n == PACKED_ROWS ? 4 : n - 1](strip, len / DG_BLOCK, x, r % DG_ROW_TILE, sums + r);
+                tile[n == PACKED_ROWS ? 4 : n - 1](strip, len / DG_BLOCK, x, r % DG_ROW_TILE, sums + r, ahead);
             }
         }
         put_panel(a, p * DG_PACK_OUTS, sums);
