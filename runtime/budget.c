@@ -7,13 +7,11 @@
 static const int16_t size[DG_BUDGET_SIZES] = {1,  2,  3,  4,  5,  6,  7,  8,  10,  12,  14,  16,  20, 24,
                                               28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 224, 256};
 
-/* Sizes of the first rounds: the ends of the curve and its bend. */
-static const int16_t first[] = {8, 1, 4};
-enum { N_FIRST = sizeof first / sizeof *first };
-
 enum {
     MEAN = 8,   /* rounds that a cost remembers */
-    LOOK = 16,  /* every so many rounds a neighbour of the best size is measured */
+    LOOK = 16,  /* every so many rounds a neighbour of the best size may be measured */
+    STALE = 64, /* once it has not been for so many */
+    SPAN = 4,   /* rows that the first guess of a row's price counts as, beside measured ones */
     TRY_ON = 3, /* rounds with networks to begin with */
     TRIAL = 1,  /* rounds of a later trial */
     PAUSE = 16, /* rounds between trials, at first and at most */
@@ -21,6 +19,8 @@ enum {
     NEW_TEXT = 4 /* rounds to a trial after a new text */
 };
 static const double decay = 0.9, better = 1.02, worth = 1.03, accept_most = 16, accept_prior = 2;
+static const double row_guess = 0.25; /* a further row's price in plain steps, before anything is known of it */
+static const double look_least = 0.9; /* of the best rate: what a look at a neighbour must promise */
 
 int32_t dg_budget_rows(int32_t i) {
     return size[i];
@@ -38,8 +38,14 @@ void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network) {
                      .fixed = budget > 0,
                      .network = network,
                      .on = network,
-                     .wait = TRY_ON,
+                     .wait = 1 + TRY_ON, /* the first is plain */
                      .pause = PAUSE};
+}
+
+void dg_budget_prompt(dg_budget *b, int32_t rows, double seconds) {
+    if (rows < SPAN) return;
+    const double row = seconds / rows;
+    if (!(b->prompt_row > 0) || row < b->prompt_row) b->prompt_row = row;
 }
 
 void dg_budget_text(dg_budget *b) {
@@ -48,8 +54,15 @@ void dg_budget_text(dg_budget *b) {
 
 /* ---- the cost curve --------------------------------------------------------------------------- */
 
+/* What a row costs beyond the largest size that was measured, where `rows` cost `seconds` and one costs `one`: as steep as
+ * it rose so far, tempered by what the prompt's rows cost. */
+static double rise(const dg_budget *b, int32_t rows, double seconds, double one) {
+    const double guess = b->prompt_row > 0 ? b->prompt_row : row_guess * one;
+    return (seconds - one + guess * SPAN) / (rows - 1 + SPAN);
+}
+
 /* Makes the measured costs rise with the rows: neighbours that do not are averaged (pool adjacent violators).
- * Sizes in between lie on the line; those beyond the last go on as steeply as it rose so far. */
+ * Sizes in between lie on the line; for those beyond the last see rise(). */
 static void fit_curve(dg_budget *b) {
     double value[DG_BUDGET_SIZES], weight[DG_BUDGET_SIZES];
     int32_t end[DG_BUDGET_SIZES], n = 0; /* blocks of measured sizes: the last size of each */
@@ -79,8 +92,7 @@ static void fit_curve(dg_budget *b) {
             }
             from = i;
         } else if (i > end[n - 1]) {
-            const double rise = (value[n - 1] - b->curve[0]) / (double)(size[from] > 1 ? size[from] - 1 : 1);
-            b->curve[i] = b->curve[from] + rise * (double)(size[i] - size[from]);
+            b->curve[i] = b->curve[from] + rise(b, size[from], value[n - 1], b->curve[0]) * (double)(size[i] - size[from]);
         }
     }
 }
@@ -148,13 +160,9 @@ static void learn_acceptance(dg_budget *b, const dg_tree *t, const dg_walk *w) {
 
 void dg_budget_start(dg_budget *b, const dg_budget_prior *p) {
     enum { WORTH = 2 }; /* rounds that what was known counts as */
-    bool known = false;
-    for (int32_t i = 0; i < DG_BUDGET_SIZES; i++) {
-        if (!(p->seconds[i] > 0)) continue;
-        b->seconds[i] = p->seconds[i], b->n_seen[i] = WORTH;
-        known = true;
-    }
-    if (known) fit_curve(b), b->round = N_FIRST;
+    for (int32_t i = 0; i < DG_BUDGET_SIZES; i++)
+        if (p->seconds[i] > 0) b->seconds[i] = p->seconds[i], b->n_seen[i] = WORTH;
+    fit_curve(b);
     for (int32_t k = 0; k < 2; k++) {
         if (p->draft[k] > 0) b->draft[k] = p->draft[k], b->n_round[k] = WORTH;
         for (int32_t i = 0; i < DG_BUDGET_BINS; i++) {
@@ -181,6 +189,8 @@ static int32_t node_probabilities(const dg_budget *b, const dg_tree *t, double *
     return n;
 }
 
+static double round_cost(const dg_budget *b, int32_t i) { return b->draft[b->use] + b->rest + b->curve[i]; }
+
 /* The size with the most expected tokens a second; *tokens: those of each size. */
 static int32_t best_size(const dg_budget *b, const dg_tree *t, double *tokens) {
     double p[DG_TREE_MAX];
@@ -190,26 +200,29 @@ static int32_t best_size(const dg_budget *b, const dg_tree *t, double *tokens) {
     for (int32_t i = 0, at = 0; i <= last; i++) {
         while (at < size[i] - 1) sum += p[at++];
         tokens[i] = sum;
-        const double rate = sum / (b->draft[b->use] + b->rest + b->curve[i]);
+        const double rate = sum / round_cost(b, i);
         if (rate > most) most = i ? rate : worth * rate, best = i; /* a doubtful gain is none */
     }
     return best;
 }
 
+/* The best size, or one beside it that was not measured for long and costs little to measure. */
+static int32_t look_around(const dg_budget *b, int32_t best, int32_t last, const double *tokens) {
+    int32_t look = best;
+    for (int32_t i = best - 1; i <= best + 1; i += 2) {
+        if (i < 0 || i > last || (b->n_seen[i] && b->round - b->last_seen[i] < STALE)) continue;
+        if (tokens[i] / round_cost(b, i) < look_least * tokens[best] / round_cost(b, best)) continue;
+        if (look == best || b->last_seen[i] < b->last_seen[look]) look = i;
+    }
+    return look;
+}
+
 int32_t dg_budget_cut(const dg_budget *b, const dg_tree *t) {
     if (b->fixed) return t->n - 1;
-    const int32_t last = size_index(t->n);
-    if (b->round < N_FIRST) {
-        const int32_t want = size_index(first[b->round]);
-        return size[want < last ? want : last] - 1;
-    }
+    if (!(b->curve[0] > 0)) return 0;
     double tokens[DG_BUDGET_SIZES];
-    int32_t best = best_size(b, t, tokens);
-    if (b->round % LOOK == 0) { /* the neighbour that was not measured for longer */
-        const int32_t up = best < last ? best + 1 : best, down = best > 0 ? best - 1 : best;
-        best = down == best || (up != best && b->last_seen[up] < b->last_seen[down]) ? up : down;
-    }
-    return size[best] - 1;
+    const int32_t best = best_size(b, t, tokens);
+    return size[b->round % LOOK ? best : look_around(b, best, size_index(t->n), tokens)] - 1;
 }
 
 /* Expected tokens a second of late rounds; with networks or without. */
@@ -240,9 +253,11 @@ static bool choose_network(dg_budget *b) {
 int32_t dg_budget_begin(dg_budget *b, int32_t room, bool *network) {
     if (room > b->most) room = b->most;
     if (room < 0) room = 0;
-    b->use = b->fixed || choose_network(b);
+    const bool first = !b->fixed && !(b->curve[0] > 0); /* a plain step: the measure of everything else */
+    b->use = b->fixed || (!first && choose_network(b));
     *network = b->use;
-    if (b->fixed || b->round < N_FIRST) return room;
+    if (b->fixed) return room;
+    if (first) return 0;
     const int32_t enough = 2 * b->kept + 8; /* more than twice the last is not going to pay at once */
     return room < enough ? room : enough;
 }

@@ -22,6 +22,7 @@ typedef struct dg_budget {
         curve[DG_BUDGET_SIZES]; /* as measured (running mean); rising, without gaps */
     int32_t n_seen[DG_BUDGET_SIZES];
     int32_t last_seen[DG_BUDGET_SIZES]; /* round */
+    double prompt_row;                  /* seconds of one of many rows, from the prompt; 0: not known */
     double rest;                        /* seconds a round takes beside drafting and verifying */
     double draft[2];                    /* seconds of drafting: without, with the networks */
 
@@ -57,6 +58,9 @@ void dg_budget_start(dg_budget *b, const dg_budget_prior *p);
 
 /* The range of a probability, 0 for the highest; see dg_budget. */
 int32_t dg_budget_bin(double p);
+
+/* A pass over `rows` rows of the prompt took so long: until sizes are measured, what a further row costs. */
+void dg_budget_prompt(dg_budget *b, int32_t rows, double seconds);
 
 /* A new text: the networks are tried again soon. */
 void dg_budget_text(dg_budget *b);

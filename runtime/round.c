@@ -303,7 +303,9 @@ static dg_status prefill_chunk(dg_session *s, int32_t n, bool score) {
     dg_batch_reset(&s->batch);
     dg_batch_add_rows(be, &s->batch, &s->kv, s->token + s->kv.len, n, DG_MASK_CAUSAL);
     dg_batch_upload(be, &s->batch);
+    const double start = dg_now();
     DG_TRY(dg_target_forward(s->model, &s->batch, &s->work, tap, collect_taps(&s, &s->batch, tap)));
+    dg_budget_prompt(&s->rows, n, dg_now() - start);
     if (score) score_rows(&s, &s->batch, false);
     dg_kv_commit(be, &s->kv, s->identity, n);
     upload_rows(s, s->identity, n);

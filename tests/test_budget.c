@@ -129,6 +129,35 @@ static void test_never_much_slower(void **state) {
     }
 }
 
+/* Drafters that know that they do not know: a short text loses next to nothing. */
+static void test_honest_drafters_cost_little(void **state) {
+    (void)state;
+    world w = {.base = 10, .slope = 2, .flat = 1, .draft = 2.5, .claimed = 0.15f, .real = 0.1f, .memory = 0.1f, .seed = 12};
+    for (int prompt = 0; prompt < 2; prompt++) {
+        dg_budget b;
+        dg_budget_init(&b, 0, 60, true);
+        if (prompt) dg_budget_prompt(&b, 40, verify_cost(&w, 40));
+        const double rate = run(&w, &b, 64);
+        if (rate < 0.98 / w.base) fail_msg("%s a prompt: %.3f of plain", prompt ? "behind" : "without", rate * w.base);
+    }
+}
+
+/* With a prompt of many rows the first drafts already know what rows cost. */
+static void test_prompt_tells_the_price(void **state) {
+    (void)state;
+    world w = {.base = 10, .slope = 0.05, .flat = 64, .draft = 1, .claimed = 0.9f, .real = 0.9f, .seed = 13};
+    dg_budget b;
+    dg_budget_init(&b, 0, 60, true);
+    dg_budget_prompt(&b, 7, 70); /* too few rows to tell */
+    run(&w, &b, 1);
+    assert_true(dg_budget_cost(&b, 17) > 20);
+    dg_budget_prompt(&b, 128, verify_cost(&w, 128));
+    run(&w, &b, 1);
+    assert_true(dg_budget_cost(&b, 17) < 13);
+    run(&w, &b, 10);
+    assert_true(b.kept >= 30);
+}
+
 /* Drafts that the network does not make go on where its own do not pay. */
 static void test_memory_without_network(void **state) {
     (void)state;
@@ -227,6 +256,7 @@ int main(void) {
         cmocka_unit_test(test_near_the_best),          cmocka_unit_test(test_never_much_slower),
         cmocka_unit_test(test_memory_without_network), cmocka_unit_test(test_recovers),
         cmocka_unit_test(test_stall_and_curve),        cmocka_unit_test(test_fixed),
+        cmocka_unit_test(test_honest_drafters_cost_little), cmocka_unit_test(test_prompt_tells_the_price),
     };
     return cmocka_run_group_tests_name("budget", t, NULL, NULL);
 }

@@ -157,7 +157,7 @@ static void test_beside_the_weights(void **state) {
     check_ok(open_session(m, NULL, "gated=1", &s));
     assert_non_null(s->calibration);
     assert_true(s->calibration->gate[0].at == 0.5f);
-    assert_true(s->rows.round > 0 && s->rows.curve[3] > 0); /* the budget begins with what is known */
+    assert_true(s->rows.curve[0] > 0 && s->rows.curve[3] > 0); /* the budget begins with what is known */
     dg_session_free(s);
     check_ok(open_session(m, "none", NULL, &s));
     assert_null(s->calibration);
