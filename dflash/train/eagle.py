@@ -156,13 +156,14 @@ class EagleObjective:
         """Nothing here is drawn."""
 
     def loss(self, b: Batch) -> tuple[torch.Tensor, Stats]:
-        """Sum over steps of decay^s times the mean cross-entropy of the rows whose token is in the draft vocabulary."""
+        """Sum over steps of decay^s times the mean cross-entropy of the rows whose text goes on with a token of the draft
+        vocabulary (whether the target's first choice is in it would cost a product with its whole head)."""
         device, s = b.ids.device, b.taps.shape[1]
         first = int(b.start.min()) - 1
         rows = self.module.unroll(b.taps, self.embed, b.ids, first, self.states)
         flat = b.final.reshape(-1, b.final.shape[-1])
         labels = teacher(flat, self.head[self.module.ids], self.norm_bias, self.hard, self.temp)
-        inside = self.member[self.target_argmax(flat)].view(len(b.ids), s)
+        inside = self.member[b.ids[:, 1:s + 1]]
         p = torch.arange(first, s, device=device)
         total, stats = 0.0, Stats()
         start, length = b.start.to(device)[:, None], b.length.to(device)[:, None]
@@ -181,10 +182,6 @@ class EagleObjective:
             stats.hits[t + 1] += float(hit.sum())
             stats.rows[t + 1] += len(hit)
         return total, stats
-
-    def target_argmax(self, final: torch.Tensor) -> torch.Tensor:
-        """The target's argmax over its whole vocabulary, final [n, H] -> [n]; in parts, since logits are wide."""
-        return torch.cat([(part @ self.head.t()).argmax(-1) for part in final.split(256)])
 
     @torch.no_grad()
     def rounds(self, b: Batch, width: int | None = None, ids: torch.Tensor | None = None, taps: torch.Tensor | None = None) -> list[Round]:

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from typing import Callable
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -101,15 +102,28 @@ def _start_dflash(args, target: Target, folder: Folder, train: list[Record], val
     return run
 
 
+def run_ids(out: str, choose: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """The draft vocabulary of a run, chosen when it began: the data may have grown since, and the rows of the trained head
+    belong to these ids."""
+    file = os.path.join(out, "draft_ids.npy")
+    if os.path.exists(file):
+        return torch.from_numpy(np.load(file))
+    ids = choose()
+    os.makedirs(out, exist_ok=True)
+    np.save(file + ".tmp.npy", ids.numpy())
+    os.replace(file + ".tmp.npy", file)
+    return ids
+
+
 def _start_eagle(args, target: Target, folder: Folder, train: list[Record], val: list[Record], counts: Counter, device: str) -> Run:
     if os.path.isdir(args.init):
         head = load_eagle(args.init, target).to(device)
     else:
         n = target.config.layers
         taps = tuple(args.taps or (1, n // 2 - 1, n - 4))  # the published default: boundaries 2, L/2, L-3
-        vocabulary = Vocabulary(counts, target.config.vocab, min(args.vocab, target.config.vocab), 0)
+        ids = run_ids(args.out, lambda: Vocabulary(counts, target.config.vocab, min(args.vocab, target.config.vocab), 0).ids)
         torch.manual_seed(args.seed)
-        head = Eagle3(new_eagle_config(target, taps, args.inter or target.config.inter, len(vocabulary.ids)), vocabulary.ids).to(device)
+        head = Eagle3(new_eagle_config(target, taps, args.inter or target.config.inter, len(ids)), ids).to(device)
         if args.init == "warm":
             warm_start_eagle(head, target)
     loader = Loader(folder, target, head.taps, torch.float32, device)

@@ -23,7 +23,7 @@ from .generate import Generator, Job, loop_start
 from .losses import SoftCrossEntropy, Vocabulary, decay, dpace, teacher
 from .objective import DFlashObjective, Options, Stats, walk
 from .prompts import Prompts
-from .setup import draft_ids
+from .setup import draft_ids, run_ids
 from .target import Target, load_target, unpermute
 from .train import Run, summary
 
@@ -348,6 +348,13 @@ class Files(unittest.TestCase):
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, old)
             signal.signal(signal.SIGXFSZ, handler)
+
+    def test_a_run_keeps_its_draft_vocabulary(self):
+        with tempfile.TemporaryDirectory() as d:
+            first = run_ids(d + "/run", lambda: torch.tensor([2, 5, 7]))
+            later = run_ids(d + "/run", lambda: torch.tensor([2, 6, 7]))
+        self.assertEqual(first.tolist(), [2, 5, 7])
+        self.assertEqual(later.tolist(), [2, 5, 7])
 
     def test_order_resumes(self):
         records = [Record(str(i), [i], [1] * (i + 1), "", 0) for i in range(10)]
