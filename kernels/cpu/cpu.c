@@ -107,6 +107,7 @@ static dg_cpu *lay_out(layout *l, const dg_backend_options *opt, void **team) {
             .panel = take(l, DG_PANEL_FLOATS, sizeof(float)),
             .sums = take(l, DG_PANEL_SUMS, sizeof(float)),
             .strip = packs ? take(l, 1, sizeof(dg_strip)) : NULL,
+            .act = packs ? take(l, blocks, sizeof *act) : NULL,
             .attention = attention_scratch(l),
             .value = take(l, vocab, sizeof(float)),
             .group = take(l, vocab / DG_GROUP + DG_CHUNK, sizeof(float)),
@@ -120,6 +121,7 @@ static dg_cpu *lay_out(layout *l, const dg_backend_options *opt, void **team) {
     cpu->max_cols = packs ? opt->max_cols : 0;
     cpu->precision = opt->precision;
     cpu->act = act;
+    cpu->act_job = 0;
     cpu->parts = parts;
     cpu->undone = undone;
     return cpu;

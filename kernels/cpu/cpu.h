@@ -178,6 +178,8 @@ const dg_isa *dg_isa_get(const char *name);
 typedef struct dg_cpu_scratch { /* one worker's */
     float *panel, *sums;        /* matmul */
     dg_strip *strip;            /* by packed weights */
+    dg_act_block *act;          /* x of few rows, [max_cols / DG_BLOCK] */
+    int64_t act_job;            /* the job that act belongs to */
     dg_attn_scratch attention;
     float *value;               /* select: a row's candidates, [max_vocab] */
     float *group;               /* select: group maxima */
@@ -192,6 +194,7 @@ typedef struct dg_cpu {
     dg_team *team; /* NULL with one thread */
     dg_precision precision;
     dg_act_block *act; /* matmul by packed weights: x, [DG_PASS_ROWS / DG_ROW_TILE, max_cols / DG_BLOCK] */
+    int64_t act_job;   /* jobs so far */
     int32_t n_thread, max_vocab, max_cols;
     float *parts;              /* attention: states of spans, [DG_ATTN_PARTS] */
     atomic_int *undone;        /* and how many of each line of spans are missing, [DG_ATTN_LINES] */

@@ -61,6 +61,9 @@ dg_mat dg_cpu_pack(dg_backend *be, void *dst, dg_mat w, dg_dtype as) {
     return packed;
 }
 
+/* Up to so many rows, meeting the other workers once more takes longer than to fix them all. */
+enum { OWN_ROWS = 8 };
+
 typedef struct packed_job {
     dg_cpu *cpu;
     dg_mat x; /* the rows of this pass, from row0 on */
@@ -69,30 +72,46 @@ typedef struct packed_job {
     int32_t n, panels;
     int digits;
     bool add;
+    int64_t own; /* 0: x is in fixed point for all; else every worker makes it for itself, once in the job of this number */
 } packed_job;
+
+/* Columns of all rows of x, from block b0 to b1, in fixed point. */
+static void fix_blocks(const packed_job *job, int32_t b0, int32_t b1, dg_act_block *act) {
+    const int32_t blocks = job->x.cols / DG_BLOCK;
+    for (int32_t r = 0; r < job->x.rows && b0 < b1; r++)
+        job->cpu->isa->fix_row((const float *)job->x.data + r * job->x.stride + b0 * DG_BLOCK, b1 - b0, job->digits,
+                               r % DG_ROW_TILE, act + r / DG_ROW_TILE * blocks + b0);
+}
 
 static void fix_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     (void)worker;
     const packed_job *job = arg;
-    const int32_t blocks = job->x.cols / DG_BLOCK;
     int32_t b0, b1; /* columns, not rows: 16 rows of a block share cache lines */
-    dg_split(blocks, 1, chunk, n_chunk, &b0, &b1);
-    for (int32_t r = 0; r < job->x.rows && b0 < b1; r++)
-        job->cpu->isa->fix_row((const float *)job->x.data + r * job->x.stride + b0 * DG_BLOCK, b1 - b0,
-                               job->digits, r % DG_ROW_TILE, job->cpu->act + r / DG_ROW_TILE * blocks + b0);
+    dg_split(job->x.cols / DG_BLOCK, 1, chunk, n_chunk, &b0, &b1);
+    fix_blocks(job, b0, b1, job->cpu->act);
+}
+
+/* x as the worker is to read it. */
+static const dg_act_block *fixed_rows(const packed_job *job, int32_t worker) {
+    if (!job->own) return job->cpu->act;
+    dg_cpu_scratch *scratch = &job->cpu->scratch[worker];
+    if (scratch->act_job != job->own) fix_blocks(job, 0, job->x.cols / DG_BLOCK, scratch->act);
+    scratch->act_job = job->own;
+    return scratch->act;
 }
 
 /* Panels are numbered through all products. */
 static void packed_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     const packed_job *job = arg;
     const dg_cpu_scratch *scratch = &job->cpu->scratch[worker];
+    const dg_act_block *x = fixed_rows(job, worker);
     int32_t p0, p1, base = 0;
     dg_split(job->panels, 1, chunk, n_chunk, &p0, &p1);
     for (int32_t i = 0; i < job->n; i++) {
         const dg_product *p = &job->product[i];
         const int32_t panels = n_panel(p->w), from = p0 > base ? p0 - base : 0;
         const int32_t to = p1 - base < panels ? p1 - base : panels;
-        const dg_packed_args args = {job->cpu->act, dg_mat_rows(p->out, job->row0, job->x.rows), p->w, p->bias, job->add,
+        const dg_packed_args args = {x, dg_mat_rows(p->out, job->row0, job->x.rows), p->w, p->bias, job->add,
                                      job->digits};
         if (from < to)
             job->cpu->isa->matmul_packed(&args, from, to, scratch->strip, (float(*)[DG_PACK_OUTS])scratch->sums);
@@ -108,7 +127,8 @@ static void matmul_packed(dg_cpu *cpu, dg_mat x, const dg_product *product, int3
         const int32_t rows = x.rows - job.row0 < DG_PASS_ROWS ? x.rows - job.row0 : DG_PASS_ROWS;
         const int64_t blocks = x.cols / DG_BLOCK;
         job.x = dg_mat_rows(x, job.row0, rows);
-        dg_cpu_run_locked(cpu, blocks * rows * 32, fix_part, &job);
+        job.own = rows <= OWN_ROWS ? ++cpu->act_job : 0;
+        if (!job.own) dg_cpu_run_locked(cpu, blocks * rows * 32, fix_part, &job);
         dg_cpu_run_locked(cpu, blocks * job.panels * (16 + 20 * rows), packed_part, &job);
     }
     pthread_mutex_unlock(&cpu->lock);
