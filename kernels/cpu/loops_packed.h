@@ -50,10 +50,10 @@ ALWAYS_INLINE void codes_store(uint8_t *p, codes v) { memcpy(p, &v, sizeof v); }
 
 /* A panel is one stream, but the hardware's prefetcher stops at every page and rests while a strip is multiplied.
  * So both phases ask for what comes a strip later: opening alone would fill all line buffers at once. */
+enum { FETCH_AHEAD = 8192 }; /* bytes */
 ALWAYS_INLINE void prefetch_ahead(const uint8_t *p, int bytes) {
-    enum { DISTANCE = 8192 };
 #pragma GCC unroll 16
-    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(p + DISTANCE + line, 0, 2);
+    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(p + FETCH_AHEAD + line, 0, 2);
 }
 
 /* n bytes: their low halves to q, the high ones to q + n. */
@@ -226,8 +226,7 @@ ALWAYS_INLINE void strip_tile(const dg_strip *s, int32_t n_block, const dg_act_b
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) sum[r] = v16_load(sums[r]);
     for (int32_t b = 0; b < n_block; b++, x++) {
-        prefetch_ahead(ahead.p, ahead.bytes);
-        ahead.p += ahead.bytes;
+        for (const uint8_t *end = ahead.p + ahead.bytes; ahead.p < end; ahead.p += 64) __builtin_prefetch(ahead.p + FETCH_AHEAD, 0, 2);
 #pragma GCC unroll 2
         for (int h = 0; h < parts; h++) {
             w16 dot[PACKED_ROWS], more[PACKED_ROWS];
