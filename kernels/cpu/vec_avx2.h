@@ -229,6 +229,7 @@ ALWAYS_INLINE void dot4_pairs(__m256i *pairs, __m256i codes, const int8_t *p, bo
     memcpy(&four, p, sizeof four);
     const __m256i pair = _mm256_maddubs_epi16(codes, _mm256_set1_epi32(four));
     *pairs = first ? pair : _mm256_add_epi16(*pairs, pair);
+    __asm__("" : "+x"(*pairs)); /* or the compiler makes all products first, to add them up as a tree, and spills */
 }
 
 #ifdef __AVXVNNI__
@@ -238,12 +239,18 @@ enum { HAS_DOT4 = 0 };
 #endif
 
 /* See vec_portable.h. maddubs saturates at 16 bits, which two products with digits of 7 bits stay below; with digits of
- * 8 bits, codes of 8 bits are taken half by half. */
+ * 8 bits, codes of 8 bits are taken half by half. Sixteen registers hold the sums of eight outputs at a time: the halves
+ * stay a loop, or the compiler mixes them and spills. */
 ALWAYS_INLINE void dot_quads(const uint8_t (*q)[64], int quads, const int8_t *a, int rows, int digits, int nibbles,
                              w16 *sum0, w16 *sum1) {
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; h++) {
-        __m256i pairs[2][PACKED_ROWS];
+    const bool in_pairs = nibbles && !HAS_DOT4;
+    int halves = 2;
+    __asm__("" : "+r"(halves));
+    for (int h = 0; h < halves; h++) {
+        __asm__("" : "+r"(a)); /* nor are all broadcasts to be made before the loop */
+        __m256i s[2][PACKED_ROWS];
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) s[0][r] = s[1][r] = _mm256_setzero_si256();
 #pragma GCC unroll 8
         for (int j = 0; j < quads; j++) {
             const __m256i codes = _mm256_loadu_si256((const __m256i *)(q[j] + 32 * h)), low4 = _mm256_set1_epi8(15);
@@ -252,27 +259,28 @@ ALWAYS_INLINE void dot_quads(const uint8_t (*q)[64], int quads, const int8_t *a,
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {
                 const int8_t *x = a + 64 * r + 4 * j;
-                __m256i *s0 = h ? &sum0[r].b : &sum0[r].a, *s1 = h ? &sum1[r].b : &sum1[r].a;
-                if (nibbles && !HAS_DOT4) {
-                    dot4_pairs(&pairs[0][r], codes, x, j == 0);
-                    if (digits == 2) dot4_pairs(&pairs[1][r], codes, x + 32, j == 0);
+                if (in_pairs) {
+                    dot4_pairs(&s[0][r], codes, x, j == 0);
+                    if (digits == 2) dot4_pairs(&s[1][r], codes, x + 32, j == 0);
                 } else if (digits == 2) {
-                    dot4(s0, codes, x, 1);
-                    dot4(s1, codes, x + 32, 1);
+                    dot4(&s[0][r], codes, x, 1);
+                    dot4(&s[1][r], codes, x + 32, 1);
                 } else if (HAS_DOT4) {
-                    dot4(j % 2 ? s1 : s0, codes, x, 1);
+                    dot4(&s[j % 2][r], codes, x, 1);
                 } else {
-                    dot4(s0, low, x, 1);
-                    dot4(s1, high, x, 16);
+                    dot4(&s[0][r], low, x, 1);
+                    dot4(&s[1][r], high, x, 16);
                 }
             }
         }
-        for (int r = 0; r < rows && nibbles && !HAS_DOT4; r++) {
-            const __m256i ones = _mm256_set1_epi16(1);
-            __m256i *s0 = h ? &sum0[r].b : &sum0[r].a, *s1 = h ? &sum1[r].b : &sum1[r].a;
-            *s0 = _mm256_add_epi32(*s0, _mm256_madd_epi16(pairs[0][r], ones));
-            if (digits == 2) *s1 = _mm256_add_epi32(*s1, _mm256_madd_epi16(pairs[1][r], ones));
-        }
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+            for (int d = 0; d < 2; d++) {
+                if (in_pairs && d < digits) s[d][r] = _mm256_madd_epi16(s[d][r], _mm256_set1_epi16(1));
+                __m256i *sum = (__m256i *)(d ? &sum1[r] : &sum0[r]) + h;
+                *sum = _mm256_add_epi32(*sum, s[d][r]);
+            }
     }
 }
 
