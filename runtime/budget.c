@@ -9,10 +9,12 @@ static const int16_t size[DG_BUDGET_SIZES] = {1,  2,  3,  4,  5,  6,  7,  8,  10
 
 enum {
     MEAN = 8,   /* rounds that a cost remembers */
+    LATE = 4,   /* rounds that the pace of the machine is taken over */
     LOOK = 16,  /* every so many rounds a neighbour of the best size may be measured */
     STALE = 64, /* once it has not been for so many */
-    SPAN = 4,   /* rows that the first guess of a row's price counts as, beside measured ones */
-    TRY_ON = 3, /* rounds with networks to begin with */
+    MANY = 16,  /* rows of a prompt that tell what one of many costs */
+    SPAN = 4,   /* rows that this counts as, beside measured ones */
+    TRY_ON = 2, /* rounds with networks to begin with */
     TRIAL = 1,  /* rounds of a later trial */
     PAUSE = 16, /* rounds between trials, at first and at most */
     MAX_PAUSE = 128,
@@ -42,23 +44,16 @@ void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network) {
                      .pause = PAUSE};
 }
 
-void dg_budget_prompt(dg_budget *b, int32_t rows, double seconds) {
-    if (rows < SPAN) return;
-    const double row = seconds / rows;
-    if (!(b->prompt_row > 0) || row < b->prompt_row) b->prompt_row = row;
-}
-
 void dg_budget_text(dg_budget *b) {
     if (b->wait > NEW_TEXT) b->wait = NEW_TEXT;
 }
 
 /* ---- the cost curve --------------------------------------------------------------------------- */
 
-/* What a row costs beyond the largest size that was measured, where `rows` cost `seconds` and one costs `one`: as steep as
- * it rose so far, tempered by what the prompt's rows cost. */
-static double rise(const dg_budget *b, int32_t rows, double seconds, double one) {
-    const double guess = b->prompt_row > 0 ? b->prompt_row : row_guess * one;
-    return (seconds - one + guess * SPAN) / (rows - 1 + SPAN);
+/* What a row costs beyond the largest size that was measured, where `rows` cost `cost`: as steep as it rose so far,
+ * tempered by what the prompt's rows cost. */
+static double rise(const dg_budget *b, int32_t rows, double cost) {
+    return (cost - 1 + b->row_price * SPAN) / (rows - 1 + SPAN);
 }
 
 /* Makes the measured costs rise with the rows: neighbours that do not are averaged (pool adjacent violators).
@@ -69,7 +64,7 @@ static void fit_curve(dg_budget *b) {
     for (int32_t i = 0; i < DG_BUDGET_SIZES; i++) {
         if (!b->n_seen[i]) continue;
         const int32_t age = b->round - b->last_seen[i];
-        value[n] = b->seconds[i];
+        value[n] = b->cost[i];
         weight[n] = (b->n_seen[i] < MEAN ? b->n_seen[i] : MEAN) / (1.0 + age / 64);
         end[n++] = i;
         for (; n > 1 && value[n - 2] > value[n - 1]; n--) {
@@ -92,30 +87,53 @@ static void fit_curve(dg_budget *b) {
             }
             from = i;
         } else if (i > end[n - 1]) {
-            b->curve[i] = b->curve[from] + rise(b, size[from], value[n - 1], b->curve[0]) * (double)(size[i] - size[from]);
+            b->curve[i] = b->curve[from] + rise(b, size[from], value[n - 1]) * (double)(size[i] - size[from]);
         }
     }
 }
 
-double dg_budget_cost(const dg_budget *b, int32_t n) {
+/* The curve at n rows. */
+static double cost_of(const dg_budget *b, int32_t n) {
     const int32_t i = size_index(n);
     if (i + 1 == DG_BUDGET_SIZES || size[i] == n) return b->curve[i];
     const double share = (double)(n - size[i]) / (double)(size[i + 1] - size[i]);
     return b->curve[i] + share * (b->curve[i + 1] - b->curve[i]);
 }
 
-/* A running mean that a single stall of the machine does not throw. */
-static double mean(double old, double x, int32_t n) {
+double dg_budget_cost(const dg_budget *b, int32_t n) { return b->pace * cost_of(b, n); }
+
+/* A running mean over `most` rounds that a single stall of the machine does not throw. */
+static double mean(double old, double x, int32_t n, int32_t most) {
     if (n > 3 && x > 3 * old) x = 3 * old;
-    return old + (x - old) / (n < MEAN ? n : MEAN);
+    return old + (x - old) / (n < most ? n : most);
 }
 
+/* The first pace that is known makes plain steps of what the prompt's rows took. */
+static void set_pace(dg_budget *b, double seconds) {
+    b->pace = seconds;
+    b->row_price = b->prompt_row > 0 ? b->prompt_row / seconds : row_guess;
+}
+
+/* A pass over one row is the measure of all others, which tell the pace by what they cost before. */
 static void learn_cost(dg_budget *b, int32_t rows, double verify) {
     const int32_t i = size_index(rows);
-    if (size[i] != rows) return;
-    b->n_seen[i]++;
-    b->seconds[i] = mean(b->seconds[i], verify, b->n_seen[i]);
-    b->last_seen[i] = b->round;
+    if (!(b->pace > 0)) set_pace(b, verify / (1 + row_guess * (rows - 1)));
+    const double pace = b->pace;
+    b->pace = mean(pace, verify / (b->n_seen[0] ? cost_of(b, rows) : 1 + row_guess * (rows - 1)), b->round, LATE);
+    if (size[i] == rows) {
+        b->n_seen[i]++;
+        b->cost[i] = i ? mean(b->cost[i], verify / pace, b->n_seen[i], MEAN) : 1;
+        b->last_seen[i] = b->round;
+    }
+    fit_curve(b);
+}
+
+void dg_budget_prompt(dg_budget *b, int32_t rows, double seconds) {
+    if (rows < MANY) return;
+    const double row = seconds / rows;
+    if (!(b->prompt_row > 0) || row < b->prompt_row) b->prompt_row = row;
+    if (!(b->pace > 0) || row / b->pace > b->row_price) return;
+    b->row_price = row / b->pace;
     fit_curve(b);
 }
 
@@ -160,11 +178,12 @@ static void learn_acceptance(dg_budget *b, const dg_tree *t, const dg_walk *w) {
 
 void dg_budget_start(dg_budget *b, const dg_budget_prior *p) {
     enum { WORTH = 2 }; /* rounds that what was known counts as */
-    for (int32_t i = 0; i < DG_BUDGET_SIZES; i++)
-        if (p->seconds[i] > 0) b->seconds[i] = p->seconds[i], b->n_seen[i] = WORTH;
+    if (p->seconds[0] > 0) set_pace(b, p->seconds[0]);
+    for (int32_t i = 0; i < DG_BUDGET_SIZES && b->pace > 0; i++)
+        if (p->seconds[i] > 0) b->cost[i] = p->seconds[i] / b->pace, b->n_seen[i] = WORTH;
     fit_curve(b);
     for (int32_t k = 0; k < 2; k++) {
-        if (p->draft[k] > 0) b->draft[k] = p->draft[k], b->n_round[k] = WORTH;
+        if (p->draft[k] > 0 && b->pace > 0) b->draft[k] = p->draft[k] / b->pace, b->n_round[k] = WORTH;
         for (int32_t i = 0; i < DG_BUDGET_BINS; i++) {
             const double much = p->promised[k][i] / (accept_most / 2), share = much > 1 ? 1 / much : 1;
             b->promised[k][i] = p->promised[k][i] * share, b->accepted[k][i] = p->accepted[k][i] * share;
@@ -219,7 +238,7 @@ static int32_t look_around(const dg_budget *b, int32_t best, int32_t last, const
 
 int32_t dg_budget_cut(const dg_budget *b, const dg_tree *t) {
     if (b->fixed) return t->n - 1;
-    if (!(b->curve[0] > 0)) return 0;
+    if (!(b->pace > 0)) return 0;
     double tokens[DG_BUDGET_SIZES];
     const int32_t best = best_size(b, t, tokens);
     return size[b->round % LOOK ? best : look_around(b, best, size_index(t->n), tokens)] - 1;
@@ -253,7 +272,7 @@ static bool choose_network(dg_budget *b) {
 int32_t dg_budget_begin(dg_budget *b, int32_t room, bool *network) {
     if (room > b->most) room = b->most;
     if (room < 0) room = 0;
-    const bool first = !b->fixed && !(b->curve[0] > 0); /* a plain step: the measure of everything else */
+    const bool first = !b->fixed && !(b->pace > 0); /* a plain step: the measure of everything else */
     b->use = b->fixed || (!first && choose_network(b));
     *network = b->use;
     if (b->fixed) return room;
@@ -270,7 +289,7 @@ static void learn_rate(dg_budget *b, const dg_tree *t, int32_t gained) {
     /* what came of it is scattered, what was expected may be wrong: the mean of both */
     for (int i = 0; i < 2; i++) b->tokens[i] *= decay, b->time[i] *= decay; /* by age, not by use */
     b->tokens[use] += (tokens[size_index(t->n)] + gained) / 2;
-    b->time[use] += b->draft[use] + b->rest + dg_budget_cost(b, t->n);
+    b->time[use] += b->draft[use] + b->rest + cost_of(b, t->n);
 }
 
 void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double draft, double verify,
@@ -280,8 +299,8 @@ void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double dr
     b->kept = t->n - 1;
     learn_cost(b, t->n, verify);
     learn_acceptance(b, t, w);
-    b->draft[b->use] = mean(b->draft[b->use], draft, b->n_round[b->use] + 1);
-    b->rest = mean(b->rest, rest, b->round);
+    b->draft[b->use] = mean(b->draft[b->use], draft / b->pace, b->n_round[b->use] + 1, MEAN);
+    b->rest = mean(b->rest, rest / b->pace, b->round, MEAN);
     learn_rate(b, t, w->n);
     if (!b->network) return;
     if (b->trial > 0) {
@@ -289,7 +308,7 @@ void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double dr
     } else if (b->wait > 0) {
         b->wait--;
     }
-    /* No need to wait where plain decoding, whose cost is known, is faster. */
-    const double plain = 1 / (b->curve[0] + b->rest);
+    /* No need to wait where plain decoding is faster. */
+    const double plain = 1 / (1 + b->rest);
     if (b->on && b->use && b->round - b->changed >= TRY_ON && plain > better * rate(b, true)) b->wait = 0;
 }

@@ -17,20 +17,24 @@ typedef struct dg_budget {
     bool fixed;   /* every round may use them all, and no drafter is ever left out */
     bool network; /* there are drafters that cost a pass */
 
-    /* The cost curve: seconds of a verify pass by its rows, for rows of dg_budget_rows(i). */
-    double seconds[DG_BUDGET_SIZES],
-        curve[DG_BUDGET_SIZES]; /* as measured (running mean); rising, without gaps */
+    /* Costs are in plain steps, passes over one row, of the time when they were measured: a machine that others use too
+     * is slower for a while, and all costs with it. */
+    double pace; /* seconds of a plain step of late; 0: none was seen */
+
+    /* The cost curve: a verify pass by its rows, for rows of dg_budget_rows(i). */
+    double cost[DG_BUDGET_SIZES], curve[DG_BUDGET_SIZES]; /* as measured (running mean); rising, without gaps */
     int32_t n_seen[DG_BUDGET_SIZES];
     int32_t last_seen[DG_BUDGET_SIZES]; /* round */
     double prompt_row;                  /* seconds of one of many rows, from the prompt; 0: not known */
-    double rest;                        /* seconds a round takes beside drafting and verifying */
-    double draft[2];                    /* seconds of drafting: without, with the networks */
+    double row_price;                   /* the same in plain steps */
+    double rest;                        /* what a round takes beside drafting and verifying */
+    double draft[2];                    /* drafting: without, with the networks */
 
     /* Acceptance without and with the networks: what the scores of one range of probability promised, and
      * what came of it. Sums that forget. */
     double promised[2][DG_BUDGET_BINS], accepted[2][DG_BUDGET_BINS];
 
-    /* Whether networks pay: tokens and seconds of late rounds without and with them. Decaying sums. */
+    /* Whether networks pay: tokens and cost of late rounds without and with them. Decaying sums. */
     double tokens[2], time[2];
     int32_t n_round[2];
     bool on;         /* the better choice so far */
@@ -79,7 +83,7 @@ void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double dr
 /* Rows of size i of the curve; 1, 2, 3, ... then wider steps up to DG_TREE_MAX. */
 int32_t dg_budget_rows(int32_t i);
 
-/* Seconds that a pass over n rows takes, 0 before the first. */
+/* Seconds that a pass over n rows takes of late, 0 before the first. */
 double dg_budget_cost(const dg_budget *b, int32_t n);
 
 #endif
