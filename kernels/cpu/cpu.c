@@ -9,8 +9,9 @@
 
 enum { MAX_THREADS = 256, SPIN = 2000 };
 
-/* In vector instructions, the measure of dg_cpu_run; a core does some three thousand in a microsecond. */
-enum { CHUNK = 2048, WORTH_SHARING = 4 * CHUNK, CHUNKS_PER_THREAD = 16 };
+/* In vector instructions, the measure of dg_cpu_run; a core does some three thousand in a microsecond. To claim a chunk
+ * takes a tenth of one where threads meet. */
+enum { CHUNK = 48 * 1024, WORTH_SHARING = 8 * 1024, CHUNKS_PER_THREAD = 16 };
 
 /* ---- instruction sets ---- */
 
@@ -179,8 +180,10 @@ static const char *cpu_describe(const void *ctx) { return ((const dg_cpu *)ctx)-
 
 void dg_cpu_run_locked(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg) {
     if (cpu->team && work >= WORTH_SHARING) {
-        const int64_t chunks = work / CHUNK, most = (int64_t)cpu->n_thread * CHUNKS_PER_THREAD;
-        dg_team_run(cpu->team, (int32_t)(chunks < most ? chunks : most), fn, arg);
+        const int64_t most = (int64_t)cpu->n_thread * CHUNKS_PER_THREAD;
+        int64_t chunks = work / CHUNK < most ? work / CHUNK : most;
+        if (chunks < cpu->n_thread) chunks = cpu->n_thread;
+        dg_team_run(cpu->team, (int32_t)chunks, fn, arg);
     } else {
         fn(arg, 0, 0, 1);
     }
