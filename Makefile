@@ -13,7 +13,7 @@ EDIT_OK  := $(shell pkg-config --exists libedit 2>/dev/null && echo yes)
 ARCH     := $(shell uname -m)
 VERSION  := 0.1.0
 
-WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes -Wno-format-truncation -Werror
+WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes -Wno-format-truncation -Wno-unknown-warning-option -Werror
 CFLAGS   ?= $(if $(DEBUG),-O1 -g,-O3 -g)
 BASE     := -std=c11 -D_GNU_SOURCE -I. -Iruntime -fPIC -fvisibility=hidden -pthread -ffp-contract=off -fno-math-errno $(WARN) -MMD -MP \
             $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all) \
@@ -40,14 +40,16 @@ TLIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/test/%.o)
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/test/%)
 BENCH_BIN:= $(BENCH_SRC:%.c=$(BUILD)/%)
 
-# One file per instruction set, compiled with its own flags and chosen at run time.
+# One file per instruction set, compiled with its own flags and chosen at run time. GCC 11 and clang 12 know them all.
 ifeq ($(ARCH),x86_64)
 ISA_avx2   := -mavx2 -mfma -mf16c
 ISA_avxvnni := $(ISA_avx2) -mavxvnni
 ISA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c
+ISA_amx    := $(ISA_avx512) -mamx-tile -mamx-int8
+ISA_amx_model := $(ISA_avx512)
 endif
 # Inlining alone makes them large; -O2 compiles them in half the time and runs as fast.
-isa = $(if $(findstring kernels/cpu/isa_,$1),-O2) $(foreach i,avx2 avxvnni avx512,$(if $(findstring isa_$i.,$1),$(ISA_$i)))
+isa = $(if $(findstring kernels/cpu/isa_,$1),-O2) $(foreach i,avx2 avxvnni avx512 amx amx_model,$(if $(findstring isa_$i.,$1),$(ISA_$i)))
 
 .PHONY: all lib cli deps model demo test golden portable bench bench-ops fuzz asan ubsan tsan oom lint format layers train-deps train-smoke install uninstall clean help found
 .DEFAULT_GOAL := all

@@ -171,7 +171,7 @@ typedef struct dg_ops {
 
 typedef struct dg_backend_options {
     int32_t threads;          /* 0: one per online core */
-    const char *isa;          /* NULL: best; else "portable", "avx2", "avxvnni", "avx512" (for tests and `info`) */
+    const char *isa;          /* NULL: best; else "portable", "avx2", "avxvnni", "avx512", "amx" (for tests and `info`) */
     int32_t max_vocab;        /* longest row that sample and top_k will see (sizes scratch) */
     int32_t max_cols;         /* most columns that packed weights will have (sizes scratch) */
     dg_precision precision;

@@ -13,7 +13,7 @@ const char *dg_version(void) {
 const char *dg_build_info(void) {
     return "cpu backend (portable"
 #ifdef __x86_64__
-           ", avx2, avxvnni, avx512"
+           ", avx2, avxvnni, avx512, amx"
 #endif
            "), jansson " JANSSON_VERSION ", PCRE2, utf8proc";
 }

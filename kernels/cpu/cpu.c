@@ -18,10 +18,11 @@ enum { CHUNK = 48 * 1024, WORTH_SHARING = 8 * 1024, CHUNKS_PER_THREAD = 16 };
 static bool runs_here(const char *name) {
 #if defined(__x86_64__)
     __builtin_cpu_init(); /* these also ask whether the system saves the registers */
-    if (strcmp(name, "avx512") == 0)
+    const bool amx = strcmp(name, "amx") == 0;
+    if (amx || strcmp(name, "avx512") == 0 || strcmp(name, "amx-model") == 0)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vnni");
+               __builtin_cpu_supports("avx512vnni") && (!amx || dg_amx_works());
     const bool vnni = strcmp(name, "avxvnni") == 0;
     if (vnni && !__builtin_cpu_supports("avxvnni")) return false;
     if (vnni || strcmp(name, "avx2") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -30,7 +31,12 @@ static bool runs_here(const char *name) {
 }
 
 #if defined(__x86_64__)
-static const dg_isa *const isa[] = {&dg_isa_avx512, &dg_isa_avxvnni, &dg_isa_avx2, &dg_isa_portable}; /* best first */
+static const dg_isa *const isa[] = { /* best first */
+    &dg_isa_amx, &dg_isa_avx512, &dg_isa_avxvnni, &dg_isa_avx2, &dg_isa_portable,
+#ifdef DG_TEST
+    &dg_isa_amx_model,
+#endif
+};
 #else
 static const dg_isa *const isa[] = {&dg_isa_portable};
 #endif

@@ -168,10 +168,26 @@ typedef struct dg_isa {
     int32_t (*gumbel_max)(const float *x, int32_t n, dg_scale s, uint64_t seed, uint32_t pos);
 } dg_isa;
 
-extern const dg_isa dg_isa_portable, dg_isa_avx2, dg_isa_avxvnni, dg_isa_avx512;
+extern const dg_isa dg_isa_portable, dg_isa_avx2, dg_isa_avxvnni, dg_isa_avx512, dg_isa_amx;
+#ifdef DG_TEST
+extern const dg_isa dg_isa_amx_model; /* amx by a model of the tiles in software; only by name */
+#endif
 
 /* The best table that this machine runs, or the named one; NULL if the name is unknown or cannot run. */
 const dg_isa *dg_isa_get(const char *name);
+
+/* ---- amx.c ---- */
+
+/* Whether AMX tiles multiply right on this machine, where AVX-512 runs. The first call asks the kernel for the
+ * process's permission and tries; later ones remember. */
+bool dg_amx_works(void);
+
+/* Whether a product by this table, of 16 rows by a panel of Q8_0, has the bits of avx512's. x86-64 Linux only. */
+bool dg_amx_agrees(const dg_isa *isa);
+
+/* What attempt() returns, or false if it is stopped by SIGILL or SIGSEGV. The application's handlers and the thread's
+ * signal mask are as before afterwards; meanwhile other threads' faults go to those handlers. */
+bool dg_try(bool (*attempt)(void));
 
 /* ---- cpu.c: the backend's state ---- */
 

@@ -218,6 +218,12 @@ typedef struct strip_ahead {
     int32_t bytes; /* 0: another tile of this strip has done it */
 } strip_ahead;
 
+/* One step of the sum in f32. dot: of the digits by the codes; scale, total: of x. */
+ALWAYS_INLINE v16 add_part(v16 sum, w16 dot, float scale, float total, v16 d, v16 m) {
+    const v16 scaled = v16_mul(v16_from_i32(dot), v16_set1(scale));
+    return v16_fma(v16_set1(total), m, v16_fma(scaled, d, sum));
+}
+
 /* sums[r] += n_block blocks of rows row.. of x by the strip. */
 ALWAYS_INLINE void strip_tile(const dg_strip *s, int32_t n_block, const dg_act_block *x, int32_t row, int rows,
                               int digits, strip_kind kind, float (*sums)[DG_PACK_OUTS], strip_ahead ahead) {
@@ -239,10 +245,7 @@ ALWAYS_INLINE void strip_tile(const dg_strip *s, int32_t n_block, const dg_act_b
             const v16 d = v16_load(s->d[parts * b + h]), m = v16_load(s->m[parts * b + h]);
             const float *total = (parts == 2 ? x->half_sum[h] : x->sum) + row;
 #pragma GCC unroll 8
-            for (int r = 0; r < rows; r++) {
-                const v16 scaled = v16_mul(v16_from_i32(dot[r]), v16_set1(x->scale[row + r]));
-                sum[r] = v16_fma(v16_set1(total[r]), m, v16_fma(scaled, d, sum[r]));
-            }
+            for (int r = 0; r < rows; r++) sum[r] = add_part(sum[r], dot[r], x->scale[row + r], total[r], d, m);
         }
     }
 #pragma GCC unroll 8
@@ -291,12 +294,26 @@ static void put_panel(const dg_packed_args *a, int32_t m, float (*sums)[DG_PACK_
     }
 }
 
+/* Rows of x in numbers that pay may go by matrix tiles (loops_amx.h), which give the same bits. */
+#ifdef DG_ISA_AMX
+#include "kernels/cpu/loops_amx.h"
+#else
+enum { AMX_ROWS = INT32_MAX };
+static void amx_begin(int32_t rows, strip_kind kind) { (void)rows, (void)kind; }
+static void amx_strip(const dg_strip *s, int32_t n_block, const dg_act_block *x, int32_t rows, int digits,
+                      strip_kind kind, float (*sums)[DG_PACK_OUTS], strip_ahead ahead) {
+    (void)s, (void)n_block, (void)x, (void)rows, (void)digits, (void)kind, (void)sums, (void)ahead;
+}
+static void amx_end(void) {}
+#endif
+
 static void matmul_packed(const dg_packed_args *a, int32_t p0, int32_t p1, dg_strip *strip, float (*sums)[DG_PACK_OUTS]) {
     const strip_type type = strip_types[a->w.dtype];
     strip_fn *const *tile = strip_tiles[type.kind][a->digits - 1];
     const int32_t cols = a->w.cols, n_block = cols / DG_BLOCK, rows = a->out.rows;
     const int32_t per_block = DG_PACK_OUTS * dg_dtype_get(a->w.dtype)->block_size * DG_BLOCK / type.block_len;
     const uint8_t *block = (const uint8_t *)a->w.data + dg_dtype_bytes(a->w.dtype, (size_t)cols) * DG_PACK_OUTS * (size_t)p0;
+    if (rows >= AMX_ROWS) amx_begin(MIN(rows, DG_ROW_TILE), type.kind);
     for (int32_t p = p0; p < p1; p++) {
         memset(sums, 0, sizeof *sums * (size_t)rows);
         for (int32_t k = 0; k < cols; k += DG_STRIP) {
@@ -305,11 +322,17 @@ static void matmul_packed(const dg_packed_args *a, int32_t p0, int32_t p1, dg_st
             block += dg_dtype_bytes(a->w.dtype, (size_t)len) * DG_PACK_OUTS;
             strip_ahead ahead = {block, per_block};
             for (int32_t r = 0, n; r < rows; r += n, ahead.bytes = 0) {
-                n = rows - r >= PACKED_ROWS ? PACKED_ROWS : MIN(rows - r, 4);
                 const dg_act_block *x = a->x + r / DG_ROW_TILE * n_block + k / DG_BLOCK;
+                if (rows - r >= AMX_ROWS) {
+                    n = MIN(rows - r, DG_ROW_TILE);
+                    amx_strip(strip, len / DG_BLOCK, x, n, a->digits, type.kind, sums + r, ahead);
+                    continue;
+                }
+                n = rows - r >= PACKED_ROWS ? PACKED_ROWS : MIN(rows - r, 4);
                 tile[n == PACKED_ROWS ? 4 : n - 1](strip, len / DG_BLOCK, x, r % DG_ROW_TILE, sums + r, ahead);
             }
         }
         put_panel(a, p * DG_PACK_OUTS, sums);
     }
+    if (rows >= AMX_ROWS) amx_end();
 }

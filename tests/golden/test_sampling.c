@@ -69,8 +69,8 @@ static void test_filters(void **state) {
         for (size_t r = 0; r < n_row; r++) {
             const char *name = json_string_value(json_array_get(rows, r));
             if (arbitrary_ties(name, sampling.top_p)) continue;
-            static const char *const isa[] = {"portable", "avx2", "avxvnni", "avx512"};
-            for (int i = 0; i < 4; i++) {
+            static const char *const isa[] = {"portable", "avx2", "avxvnni", "avx512", "amx"};
+            for (int i = 0; i < 5; i++) {
                 char what[120];
                 snprintf(what, sizeof what, "case %zu, row %zu (%s), %s", c, r, name, isa[i]);
                 if (dg_isa_get(isa[i]))

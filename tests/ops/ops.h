@@ -12,8 +12,9 @@
 
 enum { MAX_KEYS = 2048, MAX_VOCAB = 70000, MAX_COLS = 3072 };
 
-static const char *const isa_name[] = {"portable", "avx2", "avxvnni", "avx512"};
-enum { N_ISA = 4 };
+/* amx-model is amx with the tiles in software, and exists in test builds only. */
+static const char *const isa_name[] = {"portable", "avx2", "avxvnni", "avx512", "amx", "amx-model"};
+enum { N_ISA = 6 };
 
 /* NULL when the machine has no such instruction set. */
 static inline dg_backend *open_cpu_as(const char *isa, int32_t threads, dg_precision precision) {
