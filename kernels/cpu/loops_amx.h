@@ -84,10 +84,7 @@ ALWAYS_INLINE void amx_rows(const dg_strip *s, int32_t n_block, const dg_act_blo
     amx_part(s->q, x->digit[0][0], digits, 0, dots[0]);
     for (int32_t p = 0; p < n; p++) {
         const int32_t next = p + 1;
-        if (!(p & halves)) {
-            prefetch_ahead(ahead.p, ahead.bytes);
-            ahead.p += ahead.bytes;
-        }
+        if (!(p & halves)) fetch_block(&ahead);
         if (next < n)
             amx_part(s->q + quads * next, x[next >> halves].digit[0][0] + 16 * (next & halves), digits, next % 2,
                      dots[next % 2]);

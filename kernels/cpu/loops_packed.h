@@ -218,6 +218,10 @@ typedef struct strip_ahead {
     int32_t bytes; /* 0: another tile of this strip has done it */
 } strip_ahead;
 
+ALWAYS_INLINE void fetch_block(strip_ahead *a) {
+    for (const uint8_t *end = a->p + a->bytes; a->p < end; a->p += 64) __builtin_prefetch(a->p + FETCH_AHEAD, 0, 2);
+}
+
 /* One step of the sum in f32. dot: of the digits by the codes; scale, total: of x. */
 ALWAYS_INLINE v16 add_part(v16 sum, w16 dot, float scale, float total, v16 d, v16 m) {
     const v16 scaled = v16_mul(v16_from_i32(dot), v16_set1(scale));
@@ -232,7 +236,7 @@ ALWAYS_INLINE void strip_tile(const dg_strip *s, int32_t n_block, const dg_act_b
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) sum[r] = v16_load(sums[r]);
     for (int32_t b = 0; b < n_block; b++, x++) {
-        for (const uint8_t *end = ahead.p + ahead.bytes; ahead.p < end; ahead.p += 64) __builtin_prefetch(ahead.p + FETCH_AHEAD, 0, 2);
+        fetch_block(&ahead);
 #pragma GCC unroll 2
         for (int h = 0; h < parts; h++) {
             w16 dot[PACKED_ROWS], more[PACKED_ROWS];
