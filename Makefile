@@ -30,15 +30,16 @@ LIB_SRC  := $(filter-out $(CLI_SRC),$(wildcard kernels/*.c kernels/cpu/*.c runti
 TRAINED  := tests/golden/test_trained.c
 TEST_SRC := $(filter-out $(TRAINED),$(wildcard tests/test_*.c tests/ops/test_*.c tests/golden/test_*.c tests/e2e/test_*.c tests/bad/test_*.c))
 TEST_LIB := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
-BENCH_SRC:= $(wildcard bench/bench*.c)
-BENCH_LIB:= $(filter-out $(BENCH_SRC),$(wildcard bench/*.c))
+# Two programs: operations beside the machine's roofs, and modes beside plain decoding.
+OPS_SRC  := $(addprefix bench/,bench_ops.c ops.c steps.c measure.c peaks.c)
+BENCH_SRC:= $(filter-out $(OPS_SRC),$(wildcard bench/*.c)) bench/measure.c bench/peaks.c
+BENCH_PART := $(filter-out bench/bench.c bench/measure.c bench/peaks.c bench/run.c,$(BENCH_SRC)) # what tests link
 
 # The library is built twice: as shipped, and with DG_TEST (asserts on, allocation hooks, DG_ISA).
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/rel/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/rel/%.o)
 TLIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/test/%.o)
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/test/%)
-BENCH_BIN:= $(BENCH_SRC:%.c=$(BUILD)/%)
 
 # One file per instruction set, compiled with its own flags and chosen at run time.
 ifeq ($(ARCH),x86_64)
@@ -104,9 +105,21 @@ $(TEST_BIN) $(TRAINED:%.c=$(BUILD)/test/%): $(BUILD)/test/%: $(BUILD)/test/%.o $
 	$(call say,LD ,$@)
 	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -lcmocka -o $@
 
-$(BUILD)/bench/bench_ops: $(BENCH_LIB:%.c=$(BUILD)/rel/%.o)
+# What the benchmark was built from, for its results; touched only when it changes.
+$(BUILD)/revision.h: FORCE
+	@mkdir -p $(@D)
+	@{ echo '#define DG_REVISION "'`git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown`'"'; \
+	   echo '#define DG_FLAGS "$(strip $(CFLAGS) $(if $(SAN),-fsanitize=$(SAN)))"'; } >$@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+.PHONY: FORCE
+FORCE:
 
-$(BENCH_BIN): $(BUILD)/bench/%: $(BUILD)/rel/bench/%.o $(BUILD)/libdgraft.a
+$(BUILD)/rel/bench/provenance.o $(BUILD)/test/bench/provenance.o: BASE += -I$(BUILD)
+$(BUILD)/rel/bench/provenance.o $(BUILD)/test/bench/provenance.o: $(BUILD)/revision.h
+
+$(BUILD)/bench/bench_ops: $(OPS_SRC:%.c=$(BUILD)/rel/%.o)
+$(BUILD)/bench/dgraft-bench: $(BENCH_SRC:%.c=$(BUILD)/rel/%.o)
+$(BUILD)/bench/bench_ops $(BUILD)/bench/dgraft-bench: $(BUILD)/libdgraft.a
 	@mkdir -p $(@D)
 	$(call say,LD ,$@)
 	$(Q)$(CC) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -o $@
