@@ -21,6 +21,11 @@ typedef struct names {
     int n_family;
 } names;
 
+typedef struct drafting { /* arms that are not plain */
+    const bench_run *run;
+    int arm[BENCH_ARMS], n;
+} drafting;
+
 static int index_of(const char *const *list, int n, const char *name) {
     int i = 0;
     while (i < n && strcmp(list[i], name)) i++;
@@ -55,12 +60,20 @@ static void put_names(FILE *f, const char *what, int n, const char *(*get)(const
 }
 
 static const char *arm_name(const void *r, int i) { return ((const bench_run *)r)->arms.v[i].label; }
+static const char *drafting_name(const void *d, int i) {
+    const drafting *of = d;
+    return of->run->arms.v[of->arm[i]].label;
+}
 static const char *category_of(const void *r, int i) { return ((const bench_run *)r)->category[i]; }
 static const char *source_of(const void *k, int i) { return ((const names *)k)->source[i]; }
 static const char *family_of(const void *k, int i) { return ((const names *)k)->family[i]; }
 
 static void write_vars(const bench_run *r, const names *k, FILE *f) {
     put_names(f, "arm", r->arms.n, arm_name, r);
+    drafting d = {.run = r};
+    for (int i = 0; i < r->arms.n; i++)
+        if (r->arms.v[i].n_draft) d.arm[d.n++] = i;
+    put_names(f, "drafting", d.n, drafting_name, &d);
     put_names(f, "category", r->n_category, category_of, r);
     put_names(f, "source", k->n_source, source_of, k);
     put_names(f, "family", k->n_family, family_of, k);
@@ -80,9 +93,10 @@ static void write_speedup(const bench_run *r, const names *k, FILE *f) {
     }
 }
 
-/* Blocks: arms. position, share of rounds in which it was accepted from each source */
+/* Blocks: arms that draft. position, share of rounds in which it was accepted from each source */
 static void write_position(const bench_run *r, const names *k, FILE *f) {
     for (int i = 0; i < r->arms.n; i++) {
+        if (!r->arms.v[i].n_draft) continue;
         const summary s = bench_summary(r, i, -1);
         for (int d = 1; d <= 16; d++) {
             double share[MAX_SOURCES] = {0};
@@ -117,9 +131,10 @@ static void write_tau(const bench_run *r, const names *k, FILE *f) {
     }
 }
 
-/* Blocks: arms. promised, accepted, nodes tested, source */
+/* Blocks: arms that draft. promised, accepted, nodes tested, source */
 static void write_calibration(const bench_run *r, const names *k, FILE *f) {
     for (int i = 0; i < r->arms.n; i++) {
+        if (!r->arms.v[i].n_draft) continue;
         const summary s = bench_summary(r, i, -1);
         fputs("-1 -1 0 0\n", f); /* no block is empty */
         for (int d = 0; d < (int)r->arms.v[i].n_draft; d++)

@@ -1,7 +1,8 @@
 # How often a position was accepted, and who had proposed it: stacked shares, one panel an arm.
 load dir."/plots/vars.gp"
-columns = n_arm < 4 ? n_arm : 4
-lines = int(ceil((n_arm + 0.0) / columns))
+if (n_drafting < 1) { exit }
+columns = n_drafting < 4 ? n_drafting : 4
+lines = int(ceil((n_drafting + 0.0) / columns))
 W = 80 + 330 * columns
 H = 90 + 230 * lines
 load gp."/style.gp"
@@ -14,14 +15,11 @@ set xtics 3
 set ytics 0.25
 unset key
 sum_to(n) = sum [k = 1:n] column(k + 1)
-first = 1
-do for [i = 1:n_arm] {
-    set title a_arm[i] offset 0,-0.6
-    if (i == columns || (n_arm < columns && i == n_arm)) {
+do for [i = 1:n_drafting] {
+    set title a_drafting[i] offset 0,-0.6
+    if (i == columns || (n_drafting < columns && i == n_drafting)) {
         set key at screen 0.99, screen 0.88 right top Right samplen 1.5 spacing 1.4
     } else { unset key }
-    if (n_source > 0) {
-        plot for [s = 1:n_source] dir."/plots/position.dat" index i - 1 using 1:(sum_to(n_source + 1 - s)) with boxes fc rgb colour(n_source + 1 - s) title a_source[n_source + 1 - s]
-    } else { plot NaN notitle }
+    plot for [s = 1:n_source] dir."/plots/position.dat" index i - 1 using 1:(sum_to(n_source + 1 - s)) with boxes fc rgb colour(n_source + 1 - s) title a_source[n_source + 1 - s]
 }
 unset multiplot

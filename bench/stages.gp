@@ -12,6 +12,6 @@ set grid x noy
 set style fill solid 0.9 border lc rgb "white"
 set key outside right top Left reverse samplen 1.5 spacing 1.4
 h = 0.36
-plot dir."/plots/stages.dat" using (0):1:(0):2:($1 - h):($1 + h) with boxxyerror lc rgb okabe[5] title "draft", \
-     "" using (0):1:2:($2 + $3):($1 - h):($1 + h) with boxxyerror lc rgb okabe[1] title "verify", \
-     "" using (0):1:($2 + $3):($2 + $3 + $4):($1 - h):($1 + h) with boxxyerror lc rgb okabe[4] title "rest"
+plot dir."/plots/stages.dat" using (0):1:(0):2:($1 - h):($1 + h) with boxxyerror lc rgb okabe[6] title "draft", \
+     "" using (0):1:2:($2 + $3):($1 - h):($1 + h) with boxxyerror lc rgb okabe[2] title "verify", \
+     "" using (0):1:($2 + $3):($2 + $3 + $4):($1 - h):($1 + h) with boxxyerror lc rgb okabe[5] title "rest"

@@ -1,7 +1,7 @@
 # What all plots share. Before it is loaded: W, H (pixels); dir, name, ext come from the command line. The colours are Okabe and
-# Ito's, which colour-blind people tell apart; points and dashes differ too where there are more than eight.
-array okabe[8] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A900"]
-colour(i) = okabe[1 + (int(i) - 1) % 8]
+# Ito's (their yellow darkened), which colour-blind people tell apart; points and dashes differ too. The first arm, plain, is black.
+array okabe[8] = ["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B8A900"]
+colour(i) = okabe[1 + int(i) % 8] # of source i: black last
 if (ext eq "svg") { set terminal svg noenhanced size W,H font "sans-serif,13" background "white" } else {
     set terminal pngcairo noenhanced size W,H font "sans,11"
 }
