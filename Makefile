@@ -33,7 +33,7 @@ TEST_LIB := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
 # Two programs: operations beside the machine's roofs, and modes beside plain decoding.
 OPS_SRC  := $(addprefix bench/,bench_ops.c ops.c steps.c measure.c peaks.c)
 BENCH_SRC:= $(filter-out $(OPS_SRC),$(wildcard bench/*.c)) bench/measure.c bench/peaks.c
-BENCH_PART := $(filter-out bench/bench.c bench/measure.c bench/peaks.c bench/run.c,$(BENCH_SRC)) # what tests link
+BENCH_PART := $(addprefix bench/,stats.c prompts.c sample.c arms.c summary.c) # what its unit test links
 
 # The library is built twice: as shipped, and with DG_TEST (asserts on, allocation hooks, DG_ISA).
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/rel/%.o)
@@ -103,7 +103,7 @@ $(BUILD)/libdgraft-test.a: $(TLIB_OBJ)
 
 $(TEST_BIN) $(TRAINED:%.c=$(BUILD)/test/%): $(BUILD)/test/%: $(BUILD)/test/%.o $(TEST_LIB:%.c=$(BUILD)/test/%.o) $(BUILD)/libdgraft-test.a
 	$(call say,LD ,$@)
-	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -lcmocka -o $@
+	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -lcmocka -o $@
 
 # What the benchmark was built from, for its results; touched only when it changes.
 $(BUILD)/revision.h: FORCE
@@ -117,12 +117,14 @@ FORCE:
 $(BUILD)/rel/bench/provenance.o $(BUILD)/test/bench/provenance.o: BASE += -I$(BUILD)
 $(BUILD)/rel/bench/provenance.o $(BUILD)/test/bench/provenance.o: $(BUILD)/revision.h
 
+$(BUILD)/test/tests/test_bench: $(BENCH_PART:%.c=$(BUILD)/test/%.o)
+$(BUILD)/test/tests/e2e/test_bench: | $(BUILD)/bench/dgraft-bench
 $(BUILD)/bench/bench_ops: $(OPS_SRC:%.c=$(BUILD)/rel/%.o)
 $(BUILD)/bench/dgraft-bench: $(BENCH_SRC:%.c=$(BUILD)/rel/%.o)
 $(BUILD)/bench/bench_ops $(BUILD)/bench/dgraft-bench: $(BUILD)/libdgraft.a
 	@mkdir -p $(@D)
 	$(call say,LD ,$@)
-	$(Q)$(CC) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -o $@
+	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -o $@
 
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 

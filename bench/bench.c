@@ -61,6 +61,7 @@ static bool open_all(const bench_options *o, bench_run *r) {
     if (!read_files(o, r) || !library(dg_model_open(o->model, &mo, &r->model))) return false;
     dg_model_info info;
     dg_model_get_info(r->model, &info);
+    r->weight_bytes = info.weight_bytes;
     const int room = info.max_context - o->n_tokens;
     const int most = o->max_prompt && o->max_prompt < room ? o->max_prompt : room;
     if (most < 8) {

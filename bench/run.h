@@ -37,6 +37,7 @@ typedef struct bench_run {
     bench_cost cost[BENCH_COSTS];
     int n_cost;
     double copy_bandwidth; /* bytes/s, 0: not measured */
+    uint64_t weight_bytes; /* of the target */
 
     const char *category[BENCH_CATEGORIES];
     int n_category;

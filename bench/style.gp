@@ -6,7 +6,7 @@ if (ext eq "svg") { set terminal svg noenhanced size W,H font "sans-serif,13" ba
     set terminal pngcairo noenhanced size W,H font "sans,11"
 }
 set output dir."/".name.".".ext
-do for [i = 1:64] { set linetype i lc rgb colour(i) pt 4 + (i - 1) % 10 dt 1 + ((i - 1) / 8) % 4 lw 2 ps 1.1 }
+do for [i = 1:64] { set linetype i lc rgb okabe[1 + (i - 1) % 8] pt 4 + (i - 1) % 10 dt 1 + ((i - 1) / 8) % 4 lw 2 ps 1.1 }
 set grid lc rgb "#dddddd" lt 1 lw 1
 set border lc rgb "#555555"
 set tics nomirror

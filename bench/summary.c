@@ -57,9 +57,7 @@ summary bench_summary(const bench_run *r, int arm, int category) {
     s.passes = (double)x->passes / rounds, s.rows = (double)x->rows / rounds;
     s.draft_ms = 1e3 * x->draft / rounds, s.verify_ms = 1e3 * x->verify / rounds;
     s.rest_ms = 1e3 * (x->seconds - x->draft - x->verify) / rounds;
-    dg_model_info info;
-    dg_model_get_info(r->model, &info);
-    s.read = x->verify > 0 ? (double)info.weight_bytes * rounds / x->verify : 0;
+    s.read = x->verify > 0 ? (double)r->weight_bytes * rounds / x->verify : 0;
     s.read_share = r->copy_bandwidth > 0 ? s.read / r->copy_bandwidth : NAN;
     return s;
 }
