@@ -50,7 +50,7 @@ endif
 # Inlining alone makes them large; -O2 compiles them in half the time and runs as fast.
 isa = $(if $(findstring kernels/cpu/isa_,$1),-O2) $(foreach i,avx2 avxvnni avx512,$(if $(findstring isa_$i.,$1),$(ISA_$i)))
 
-.PHONY: all lib cli deps model demo test golden portable bench bench-ops fuzz asan ubsan tsan oom lint format layers train-deps train-smoke install uninstall clean help found
+.PHONY: all lib cli deps model demo test golden portable bench bench-full bench-ops fuzz asan ubsan tsan oom lint format layers train-deps train-smoke install uninstall clean help found
 .DEFAULT_GOAL := all
 
 all: lib cli ## library and program
@@ -141,7 +141,7 @@ test: deps ## every test; ends with `N passed, N failed, N skipped`
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) test-run
 
 .PHONY: test-run
-test-run: $(TEST_BIN) all
+test-run: $(TEST_BIN) all $(BUILD)/bench/dgraft-bench
 	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh $(TEST_BIN)
 
 golden: $(filter $(BUILD)/test/tests/golden/%,$(TEST_BIN)) ## the golden tests alone; GOLDEN=DIR for another set
@@ -154,9 +154,24 @@ portable: $(filter-out $(BUILD)/test/tests/e2e/% $(BUILD)/test/tests/bad/% %/tes
 oom: $(BUILD)/test/tests/bad/test_oom ## every allocation fails in turn
 	@sh tests/run.sh --bin-only $<
 
-bench: deps model ## modes beside plain decoding on SmolLM2: tokens a second, acceptance length
-	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/bench
-	@$(BUILD)/bench/bench -m $(MODEL) --drafter dflash/checkpoints/smollm2-135m-dflash-b16 $(wildcard bench/prompts/*.jsonl)
+# The project's own drafters: DFlash and, where one was trained, an EAGLE-3 head.
+BENCH_DFLASH := dflash/checkpoints/smollm2-135m-dflash-b16
+BENCH_EAGLE3 := $(firstword $(wildcard dflash/checkpoints/smollm2*eagle3*))
+BENCH_SET = -m $(MODEL) --drafter dflash:$(BENCH_DFLASH) $(if $(BENCH_EAGLE3),--drafter eagle3:$(BENCH_EAGLE3)) $(BENCH_ARGS)
+BENCH_PROMPTS = $(filter-out bench/prompts/languages.jsonl,$(wildcard bench/prompts/*.jsonl))
+
+bench: deps model ## modes beside plain decoding on SmolLM2, about 10 minutes; tables, plots and JSON in bench/results/<machine>
+	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/dgraft-bench
+	@$(BUILD)/bench/dgraft-bench $(BENCH_SET) --budget 15 --arm fused-auto=fused,budget=auto \
+	  $(if $(BENCH_EAGLE3),--arm eagle3=eagle3 --arm graft-eagle3=graft-eagle3) $(BENCH_PROMPTS)
+
+bench-full: deps model ## every mode, ablation, budget and temperature, hours; an interrupted run goes on
+	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/dgraft-bench
+	@set -e; go() { out=bench/results/full/$$1; shift; \
+	  [ -f $$out/run.json ] || $(BUILD)/bench/dgraft-bench $(BENCH_SET) --resume --out $$out "$$@" $(BENCH_PROMPTS); }; \
+	go modes --modes all --per-category 0 -n 128; \
+	go sampled --modes main --temp 0.7,1.3 --budget 15; \
+	for a in `$(BUILD)/bench/dgraft-bench --list | sed -n 's/^  \([a-z]*\) .*/\1/p'`; do go $$a --modes "" --ablate $$a; done
 
 bench-ops: deps model ## operations, whole passes and loading beside the machine's roofs; CSV and PNG in $(BUILD)/bench-ops
 	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/bench_ops

@@ -164,6 +164,8 @@ static void print_differences(const job *k) {
     for (size_t i = 0; i < sizeof key / sizeof *key; i++) {
         json_t *a = json_pack("{s:O?}", key[i], json_object_get(k->a.all, key[i]));
         json_t *b = json_pack("{s:O?}", key[i], json_object_get(k->b.all, key[i]));
+        json_object_del(json_object_get(a, "start"), "time"); /* always differs */
+        json_object_del(json_object_get(b, "start"), "time");
         json_t *list = provenance_differences(a, b);
         for (size_t d = 0; d < json_array_size(list); d++, n++) {
             if (!n) puts("\nWhat differs otherwise (A | B)");

@@ -234,6 +234,16 @@ static void differ(json_t *list, const char *name, const json_t *a, const json_t
         }
         return;
     }
+    if (json_is_array(a) && json_is_array(b) && json_array_size(a) == json_array_size(b)) {
+        for (size_t i = 0; i < json_array_size(a); i++) {
+            char path[512];
+            const char *label = json_string_value(json_object_get(json_array_get(a, i), "label"));
+            if (label) snprintf(path, sizeof path, "%s[%s]", name, label);
+            else snprintf(path, sizeof path, "%s[%zu]", name, i);
+            differ(list, path, json_array_get(a, i), json_array_get(b, i));
+        }
+        return;
+    }
     char *x = a ? json_dumps(a, JSON_ENCODE_ANY | JSON_COMPACT) : NULL, *y = b ? json_dumps(b, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     char line[1024];
     snprintf(line, sizeof line, "%s: %.400s | %.400s", name, x ? x : "none", y ? y : "none");
