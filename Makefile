@@ -168,7 +168,7 @@ bench: deps model ## modes beside plain decoding on SmolLM2, about 10 minutes; t
 bench-full: deps model ## every mode, ablation, budget and temperature, hours; an interrupted run goes on
 	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/dgraft-bench
 	@set -e; go() { out=bench/results/full/$$1; shift; \
-	  [ -f $$out/run.json ] || $(BUILD)/bench/dgraft-bench $(BENCH_SET) --resume --out $$out "$$@" $(BENCH_PROMPTS); }; \
+	  [ -f $$out/run.json ] || $(BUILD)/bench/dgraft-bench $(BENCH_SET) --resume --out $$out "$$@" $(BENCH_PROMPTS) || [ $$? = 3 ]; }; \
 	go modes --modes all --per-category 0 -n 128; \
 	go sampled --modes main --temp 0.7,1.3 --budget 15; \
 	for a in `$(BUILD)/bench/dgraft-bench --list | sed -n 's/^  \([a-z]*\) .*/\1/p'`; do go $$a --modes "" --ablate $$a; done

@@ -56,6 +56,12 @@ static bool read_files(const bench_options *o, bench_run *r) {
     return true;
 }
 
+static int drafting_arms(const bench_run *r) {
+    int n = 0;
+    for (int i = 0; i < r->arms.n; i++) n += r->arms.v[i].n_draft > 0;
+    return n;
+}
+
 static bool open_all(const bench_options *o, bench_run *r) {
     const dg_model_options mo = {.threads = o->threads, .compute = o->compute};
     if (!read_files(o, r) || !library(dg_model_open(o->model, &mo, &r->model))) return false;
@@ -76,6 +82,10 @@ static bool open_all(const bench_options *o, bench_run *r) {
     bench_arms_probe(&r->arms, r->model, r->context);
     for (int i = 0; i < r->arms.n_skip; i++)
         fprintf(stderr, "dgraft-bench: %s skipped: %s\n", r->arms.skip[i].label, r->arms.skip[i].why);
+    if (r->arms.n_skip && !drafting_arms(r)) {
+        fputs("dgraft-bench: nothing is left to compare with plain decoding\n", stderr);
+        return false;
+    }
     if (r->arms.n && !*r->arms.v[0].mode->drafts && bench_run_begin(r)) return true;
     fputs("dgraft-bench: plain decoding does not open, or there are too many categories for memory\n", stderr);
     return false;
@@ -222,6 +232,7 @@ int main(int argc, char **argv) {
         const bool again = o.resume && journal_exists(dir);
         const double copy = o.no_machine || again ? 0 : bench_copy_bandwidth(threads); /* before there are threads */
         if (open_all(&o, &r)) status = measure(&o, &r, dir, copy, argc, argv);
+        else if (r.arms.n_skip && r.prompts.n && !drafting_arms(&r)) status = 3; /* no weights for any arm */
     }
     bench_run_free(&r);
     return status;

@@ -278,6 +278,7 @@ static void test_skips(void **state) {
                      "long.jsonl"), 0, "eagle3 skipped: ");
     assert_non_null(strstr(said, "prompt long of all left out: "));
     assert_non_null(strstr(said, "1/1"));
+    check_said(bench("-m target --modes eagle3 -t 1 -n 8 --no-machine --out g long.jsonl"), 3, "nothing is left to compare");
     json_t *run = load("d/run.json");
     assert_int_equal(json_array_size(json_object_get(run, "arms")), 2);
     assert_int_equal(json_array_size(json_object_get(run, "runs")), 1);
