@@ -8,7 +8,8 @@
 
 #include "bench/ablations.h"
 
-static const char main_modes[] = "pld,ngram,recycling,dflash,ddtree,graft-tail,graft-tail-tree,ngram-dflash,fused";
+static const char main_modes[] =
+    "pld,ngram,recycling,dflash,ddtree,graft-tail,graft-tail-tree,ngram-dflash,fused";
 
 typedef struct maker {
     const bench_wish *w;
@@ -74,8 +75,8 @@ static void nearest(const char *name, const char *(*next)(size_t), char *out, si
                 best[b] = known;
                 break;
             }
-    snprintf(out, cap, "%s%s%s%s%s", best[0] ? best[0] : "", best[1] ? ", " : "", best[1] ? best[1] : "", best[2] ? ", " : "",
-             best[2] ? best[2] : "");
+    snprintf(out, cap, "%s%s%s%s%s", best[0] ? best[0] : "", best[1] ? ", " : "", best[1] ? best[1] : "",
+             best[2] ? ", " : "", best[2] ? best[2] : "");
 }
 
 static bool unknown(const maker *k, const char *what, const char *name, const char *(*next)(size_t)) {
@@ -155,7 +156,8 @@ static bool give_key(const maker *k, const spec *s, bench_arm *a, const char *pa
     }
     if (!takers) return refuse(k, "arm %s: no drafter of mode %s takes \"%s\"", s->name, s->mode, pair);
     if (takers > 1)
-        return refuse(k, "arm %s: several drafters of mode %s take \"%s\": write DRAFTER.key=value", s->name, s->mode, pair);
+        return refuse(k, "arm %s: several drafters of mode %s take \"%s\": write DRAFTER.key=value", s->name,
+                      s->mode, pair);
     const size_t used = strlen(extra[taker]);
     snprintf(extra[taker] + used, sizeof extra[taker] - used, ",%s", key);
     return true;
@@ -166,14 +168,17 @@ static bool split_drafts(const maker *k, const spec *s, bench_arm *a, words *t) 
     const char *p = a->mode->drafts;
     while (*(p += strspn(p, " "))) {
         const size_t len = strcspn(p, " ");
-        if (a->n_draft == DG_STATS_SOURCES) return refuse(k, "mode %s has too many drafters%s%s", s->mode, "", "");
+        if (a->n_draft == DG_STATS_SOURCES)
+            return refuse(k, "mode %s has too many drafters%s%s", s->mode, "", "");
         char *one = say(t, p, len);
         t->used++;
         dg_draft *d = &a->draft[a->n_draft++];
         char *comma = strchr(one, ','), *colon = strchr(one, ':');
         if (comma) *comma = 0;
-        if (colon && (!comma || colon < comma)) *colon = 0;
-        else colon = NULL;
+        if (colon && (!comma || colon < comma))
+            *colon = 0;
+        else
+            colon = NULL;
         *d = (dg_draft){one, colon ? colon + 1 : NULL, comma ? comma + 1 : NULL};
         p += len;
     }
@@ -187,7 +192,8 @@ static bool give_keys(const maker *k, const spec *s, bench_arm *a, words *t) {
         if (!give_key(k, s, a, pair, extra)) return false;
     for (size_t i = 0; i < a->n_draft; i++) {
         if (!*extra[i]) continue;
-        const char *old = a->draft[i].params ? a->draft[i].params : "", *more = *old ? extra[i] : extra[i] + 1;
+        const char *old = a->draft[i].params ? a->draft[i].params : "",
+                   *more = *old ? extra[i] : extra[i] + 1;
         const char *both = say(t, old, strlen(old));
         say(t, more, strlen(more));
         t->used++;
@@ -204,7 +210,8 @@ static bool fill_paths(const maker *k, bench_arm *a, words *t, char *why, size_t
         const size_t len = strcspn(path + 1, "}");
         const char *found = path_for(k->w, path + 1, len);
         if (!found) {
-            snprintf(why, cap, "needs the weights of %.*s: --drafter %.*s:PATH", (int)len, path + 1, (int)len, path + 1);
+            snprintf(why, cap, "needs the weights of %.*s: --drafter %.*s:PATH", (int)len, path + 1, (int)len,
+                     path + 1);
             return false;
         }
         a->draft[i].path = say(t, found, strlen(found));
@@ -226,7 +233,8 @@ static bool take_key(const maker *k, spec *s, const char *pair) {
     double v = 0;
     if (!strncmp(pair, "budget=", 7)) {
         if (strcmp(pair + 7, "auto") && !number(pair + 7, 1, 255, &v))
-            return refuse(k, "arm %s: budget: expected auto or 1 to 255, found \"%s\"%s", s->name, pair + 7, "");
+            return refuse(k, "arm %s: budget: expected auto or 1 to 255, found \"%s\"%s", s->name, pair + 7,
+                          "");
         s->own_budget = true, s->budget = (int)v;
     } else if (!strncmp(pair, "temp=", 5)) {
         if (!number(pair + 5, 0, 100, &v))
@@ -234,7 +242,8 @@ static bool take_key(const maker *k, spec *s, const char *pair) {
         s->own_temperature = true, s->temperature = v;
     } else if (!strncmp(pair, "warmup=", 7)) {
         if (!number(pair + 7, 0, 10000, &v))
-            return refuse(k, "arm %s: warmup: expected 0 to 10000 rounds, found \"%s\"%s", s->name, pair + 7, "");
+            return refuse(k, "arm %s: warmup: expected 0 to 10000 rounds, found \"%s\"%s", s->name, pair + 7,
+                          "");
         s->warmup = (int)v;
     } else if (!strncmp(pair, "calibration=", 12)) {
         snprintf(s->calibration, sizeof s->calibration, "%s", pair + 12);
@@ -271,25 +280,31 @@ static void skip_arm(bench_arms *o, const char *label, const char *why) {
 }
 
 /* One arm of a specification, unless it is there already. */
-static bool add_arm(const maker *k, const spec *s, int budget, bool show_budget, double temperature, bool show_temperature) {
+static bool add_arm(const maker *k, const spec *s, int budget, bool show_budget, double temperature,
+                    bool show_temperature) {
     bench_arms *o = k->out;
     if (o->n == BENCH_ARMS) return refuse(k, "too many arms at %s%s%s", s->name, "", "");
     bench_arm *a = &o->v[o->n];
-    *a = (bench_arm){.mode = find_mode(s->mode), .budget = budget, .temperature = (float)temperature, .warmup = s->warmup};
+    *a = (bench_arm){
+        .mode = find_mode(s->mode), .budget = budget, .temperature = (float)temperature, .warmup = s->warmup};
     snprintf(a->family, sizeof a->family, "%s", s->name);
     snprintf(a->calibration, sizeof a->calibration, "%s", s->calibration);
     char shown[16] = "/auto", heat[16] = "";
     if (budget) snprintf(shown, sizeof shown, "/%d", budget);
     if (show_temperature) snprintf(heat, sizeof heat, " T=%g", temperature);
-    snprintf(a->label, sizeof a->label, "%s%s%s", s->name, show_budget && *a->mode->drafts ? shown : "", heat);
+    snprintf(a->label, sizeof a->label, "%s%s%s", s->name, show_budget && *a->mode->drafts ? shown : "",
+             heat);
     for (int i = 0; i < o->n; i++)
         if (!strcmp(o->v[i].label, a->label)) return true;
     words t = {.arm = a};
     char why[512];
     if (!split_drafts(k, s, a, &t) || !give_keys(k, s, a, &t)) return false;
-    if (!fill_paths(k, a, &t, why, sizeof why)) skip_arm(o, a->label, why);
-    else if (t.used >= BENCH_TEXT - 1) return refuse(k, "arm %s: its paths and parameters are too long%s%s", s->name, "", "");
-    else o->n++;
+    if (!fill_paths(k, a, &t, why, sizeof why))
+        skip_arm(o, a->label, why);
+    else if (t.used >= BENCH_TEXT - 1)
+        return refuse(k, "arm %s: its paths and parameters are too long%s%s", s->name, "", "");
+    else
+        o->n++;
     return true;
 }
 
@@ -304,9 +319,9 @@ static bool add_spec(const maker *k, const char *text, bool sweep_budget) {
         for (int b = 0; b < (swept ? w->n_budget : 1); b++) {
             const int budget = plain ? 0 : swept ? w->budget[b] : s.own_budget ? s.budget : mode->budget;
             const double heat = s.own_temperature ? s.temperature : w->temperature[t];
-            const bool sweep = s.own_budget ? !strcmp(s.name, s.mode) : w->n_budget > 1; /* a name of its own says it all */
-            if (!add_arm(k, &s, budget, sweep, heat, s.own_temperature || w->n_temperature > 1))
-                return false;
+            const bool sweep =
+                s.own_budget ? !strcmp(s.name, s.mode) : w->n_budget > 1; /* a name of its own says it all */
+            if (!add_arm(k, &s, budget, sweep, heat, s.own_temperature || w->n_temperature > 1)) return false;
         }
     return true;
 }
@@ -362,7 +377,8 @@ static bool set_handicaps(const maker *k) {
         bool found = false;
         for (int i = 0; i < k->out->n; i++) {
             bench_arm *a = &k->out->v[i];
-            if (strlen(a->label) != (size_t)(equals - text) || strncmp(a->label, text, strlen(a->label))) continue;
+            if (strlen(a->label) != (size_t)(equals - text) || strncmp(a->label, text, strlen(a->label)))
+                continue;
             a->handicap = percent / 100, found = true;
         }
         if (!found) return refuse(k, "--handicap: there is no arm for \"%s\"%s%s", text, "", "");
@@ -371,7 +387,8 @@ static bool set_handicaps(const maker *k) {
 }
 
 bool bench_arms_make(const bench_wish *w, bench_arms *out, char *error, size_t cap) {
-    *out = (bench_arms){.v = calloc(BENCH_ARMS, sizeof *out->v), .skip = calloc(BENCH_ARMS, sizeof *out->skip)};
+    *out =
+        (bench_arms){.v = calloc(BENCH_ARMS, sizeof *out->v), .skip = calloc(BENCH_ARMS, sizeof *out->skip)};
     const maker k = {w, out, error, cap};
     if (!out->v || !out->skip) return refuse(&k, "no memory for the arms%s%s%s", "", "", "");
     bool ok = add_spec(&k, "plain", false) && (!*w->modes || add_modes(&k));
@@ -385,8 +402,12 @@ bool bench_arms_make(const bench_wish *w, bench_arms *out, char *error, size_t c
 /* ---- opening ---------------------------------------------------------------------------------- */
 
 dg_session_options bench_arm_options(const bench_arm *a, int context, uint64_t seed) {
-    return (dg_session_options){.context = context, .budget = a->budget, .draft = a->draft, .n_draft = a->n_draft,
-                                .ignore_stop_tokens = true, .calibration = *a->calibration ? a->calibration : NULL,
+    return (dg_session_options){.context = context,
+                                .budget = a->budget,
+                                .draft = a->draft,
+                                .n_draft = a->n_draft,
+                                .ignore_stop_tokens = true,
+                                .calibration = *a->calibration ? a->calibration : NULL,
                                 .sampler = {.temperature = a->temperature, .seed = seed}};
 }
 

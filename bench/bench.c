@@ -1,7 +1,8 @@
 /* dgraft-bench: modes beside plain decoding, end to end: speed, acceptance, equality of the text.
  *
- * Plain decoding is always an arm. Arms are interleaved prompt by prompt in one process and their order rotates, so that a
- * drifting machine drifts for all. Here is the order of things; what they are is in the files included. */
+ * Plain decoding is always an arm. Arms are interleaved prompt by prompt in one process and their order
+ * rotates, so that a drifting machine drifts for all. Here is the order of things; what they are is in the
+ * files included. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +72,8 @@ static bool open_all(const bench_options *o, bench_run *r) {
     const int room = info.max_context - o->n_tokens;
     const int most = o->max_prompt && o->max_prompt < room ? o->max_prompt : room;
     if (most < 8) {
-        fprintf(stderr, "dgraft-bench: -n %d leaves no room for prompts in a context of %d\n", o->n_tokens, info.max_context);
+        fprintf(stderr, "dgraft-bench: -n %d leaves no room for prompts in a context of %d\n", o->n_tokens,
+                info.max_context);
         return false;
     }
     if (!library(bench_tokenize(r, most))) return false;
@@ -87,7 +89,8 @@ static bool open_all(const bench_options *o, bench_run *r) {
         return false;
     }
     if (r->arms.n && !*r->arms.v[0].mode->drafts && bench_run_begin(r)) return true;
-    fputs("dgraft-bench: plain decoding does not open, or there are too many categories for memory\n", stderr);
+    fputs("dgraft-bench: plain decoding does not open, or there are too many categories for memory\n",
+          stderr);
     return false;
 }
 
@@ -98,13 +101,16 @@ static bool find_folder(const bench_options *o, char *dir, size_t cap) {
     snprintf(dir, cap, o->out ? "%s" : "bench/results/%s", o->out ? o->out : name);
     if (!bench_folder(dir)) return false;
     if (!journal_exists(dir) || o->resume || o->fresh) return true;
-    fprintf(stderr, "dgraft-bench: %s/partial.jsonl holds an interrupted run: --resume goes on with it, --fresh forgets it\n", dir);
+    fprintf(stderr,
+            "dgraft-bench: %s/partial.jsonl holds an interrupted run: --resume goes on with it, --fresh "
+            "forgets it\n",
+            dir);
     return false;
 }
 
 /* The journal, and with it what the machine costs: measured, or taken from the interrupted run. */
-static bool begin(const bench_options *o, bench_run *r, const char *dir, const json_t *setup, json_t *state, double copy,
-                  bench_journal *j) {
+static bool begin(const bench_options *o, bench_run *r, const char *dir, const json_t *setup, json_t *state,
+                  double copy, bench_journal *j) {
     if (o->resume && journal_exists(dir)) return journal_resume(j, dir, r, setup, state);
     r->copy_bandwidth = copy;
     if (!o->no_machine && !library(bench_measure_cost(r))) return false;
@@ -115,8 +121,10 @@ static bool begin(const bench_options *o, bench_run *r, const char *dir, const j
 
 static void progress(const bench_run *r, double start, int first) {
     const double left = (wall() - start) / (r->n_done - first) * (r->prompts.n - r->n_done);
-    fprintf(stderr, isatty(2) ? "\r%d of %d prompts, %.0f min %02.0f s left   " : "%d of %d prompts, %.0f min %02.0f s left\n", r->n_done,
-            r->prompts.n, (double)((int)left / 60), (double)((int)left % 60));
+    fprintf(stderr,
+            isatty(2) ? "\r%d of %d prompts, %.0f min %02.0f s left   "
+                      : "%d of %d prompts, %.0f min %02.0f s left\n",
+            r->n_done, r->prompts.n, (double)((int)left / 60), (double)((int)left % 60));
 }
 
 /* All prompts that are left; false if it stopped before the end. */
@@ -127,17 +135,22 @@ static bool run_all(bench_run *r, bench_journal *j) {
         const bench_prompt *p = &r->prompts.v[r->n_done];
         json_t *records = bench_run_prompt(r, &stop);
         if (!records) {
-            if (stop) fprintf(stderr, "\ndgraft-bench: interrupted; ");
-            else fprintf(stderr, "\ndgraft-bench: prompt %s of %s: %s; ", p->id, p->category, dg_error_message());
-            fprintf(stderr, "%d of %d prompts are in %s, --resume goes on\n", r->n_done, r->prompts.n, j->path);
+            if (stop)
+                fprintf(stderr, "\ndgraft-bench: interrupted; ");
+            else
+                fprintf(stderr, "\ndgraft-bench: prompt %s of %s: %s; ", p->id, p->category,
+                        dg_error_message());
+            fprintf(stderr, "%d of %d prompts are in %s, --resume goes on\n", r->n_done, r->prompts.n,
+                    j->path);
             return false;
         }
-        json_t *line = json_pack("{s:s,s:s,s:o}", "prompt", p->id, "category", p->category, "records", records);
+        json_t *line =
+            json_pack("{s:s,s:s,s:o}", "prompt", p->id, "category", p->category, "records", records);
         const bool kept = journal_add(j, line);
         json_decref(line);
         if (!kept) {
-            fprintf(stderr, "dgraft-bench: %d of %d prompts are in %s; with more room, --resume goes on\n", r->n_done - 1, r->prompts.n,
-                    j->path);
+            fprintf(stderr, "dgraft-bench: %d of %d prompts are in %s; with more room, --resume goes on\n",
+                    r->n_done - 1, r->prompts.n, j->path);
             return false;
         }
         progress(r, start, first);
@@ -174,12 +187,16 @@ static bool write_tables(const bench_run *r, const json_t *about, const char *di
     return bench_file_close(&f);
 }
 
-static int finish(const bench_options *o, const bench_run *r, const char *dir, const json_t *about, const bench_journal *j, bool *written) {
+static int finish(const bench_options *o, const bench_run *r, const char *dir, const json_t *about,
+                  const bench_journal *j, bool *written) {
     report_heading(r, about, stdout, "");
     report_tables(r, stdout, false);
-    *written = write_run(about, j, dir) && write_tables(r, about, dir) && bench_plots(r, dir, o->no_plots ? "" : o->scripts);
-    if (*written) printf("\nwritten: %s/run.json, summary.csv, report.md, plots\n", dir);
-    else fprintf(stderr, "dgraft-bench: the measurements are in %s; --resume writes the rest\n", j->path);
+    *written = write_run(about, j, dir) && write_tables(r, about, dir) &&
+               bench_plots(r, dir, o->no_plots ? "" : o->scripts);
+    if (*written)
+        printf("\nwritten: %s/run.json, summary.csv, report.md, plots\n", dir);
+    else
+        fprintf(stderr, "dgraft-bench: the measurements are in %s; --resume writes the rest\n", j->path);
     const int differing = bench_differing(r);
     if (differing) fprintf(stderr, "dgraft-bench: %d texts differ from plain decoding's\n", differing);
     if (fflush(stdout) || ferror(stdout)) return 1;
@@ -192,7 +209,8 @@ static json_t *command_of(int argc, char **argv) {
     return list;
 }
 
-static int measure(const bench_options *o, bench_run *r, const char *dir, double copy, int argc, char **argv) {
+static int measure(const bench_options *o, bench_run *r, const char *dir, double copy, int argc,
+                   char **argv) {
     json_t *setup = provenance_setup(r), *state = provenance_state(), *command = command_of(argc, argv);
     bench_journal j = {0};
     bool written = false;
@@ -221,7 +239,11 @@ int main(int argc, char **argv) {
     bench_options o;
     char error[1024], dir[1024];
     if (!bench_options_read(argc, argv, &o)) return 2;
-    bench_run r = {.n_tokens = o.n_tokens, .repeat = o.repeat, .seed = o.seed, .every_round = o.every_round, .obey_stop = o.obey_stop};
+    bench_run r = {.n_tokens = o.n_tokens,
+                   .repeat = o.repeat,
+                   .seed = o.seed,
+                   .every_round = o.every_round,
+                   .obey_stop = o.obey_stop};
     if (!bench_arms_make(&o.wish, &r.arms, error, sizeof error)) {
         fprintf(stderr, "dgraft-bench: %s\n", error);
         return 2;
@@ -230,9 +252,12 @@ int main(int argc, char **argv) {
     const int threads = o.threads ? o.threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
     if (find_folder(&o, dir, sizeof dir)) {
         const bool again = o.resume && journal_exists(dir);
-        const double copy = o.no_machine || again ? 0 : bench_copy_bandwidth(threads); /* before there are threads */
-        if (open_all(&o, &r)) status = measure(&o, &r, dir, copy, argc, argv);
-        else if (r.arms.n_skip && r.prompts.n && !drafting_arms(&r)) status = 3; /* no weights for any arm */
+        const double copy =
+            o.no_machine || again ? 0 : bench_copy_bandwidth(threads); /* before there are threads */
+        if (open_all(&o, &r))
+            status = measure(&o, &r, dir, copy, argc, argv);
+        else if (r.arms.n_skip && r.prompts.n && !drafting_arms(&r))
+            status = 3; /* no weights for any arm */
     }
     bench_run_free(&r);
     return status;

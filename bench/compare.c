@@ -1,8 +1,9 @@
 /* See compare.h.
  *
- * Prompts are paired by category and id. Per cell (arm and category) the figure is the mean, 20 % trimmed, of log(b / a), with
- * Yuen's interval; a verdict other than "no difference" needs an interval without 0. Intervals are simultaneous by Bonferroni's
- * correction: within the overall row over its arms, within the categories over all their cells. */
+ * Prompts are paired by category and id. Per cell (arm and category) the figure is the mean, 20 % trimmed, of
+ * log(b / a), with Yuen's interval; a verdict other than "no difference" needs an interval without 0.
+ * Intervals are simultaneous by Bonferroni's correction: within the overall row over its arms, within the
+ * categories over all their cells. */
 #include "bench/compare.h"
 
 #include <jansson.h>
@@ -24,7 +25,7 @@ typedef struct result {
 
 typedef struct job {
     result a, b;
-    bool speed;   /* tokens a second instead of the ratio to plain */
+    bool speed; /* tokens a second instead of the ratio to plain */
     double level;
     const char *category[MAX_CATEGORIES];
     int n_category;
@@ -48,9 +49,11 @@ static bool load(result *r, const char *path) {
     }
     const char *format = json_string_value(json_object_get(r->all, "format"));
     r->runs = json_object_get(r->all, "runs");
-    if (format && !strcmp(format, "dgraft-bench 1") && json_is_array(r->runs) && json_is_array(json_object_get(r->all, "arms")))
+    if (format && !strcmp(format, "dgraft-bench 1") && json_is_array(r->runs) &&
+        json_is_array(json_object_get(r->all, "arms")))
         return true;
-    fprintf(stderr, "dgraft-bench: %s: expected format \"dgraft-bench 1\" with arms and runs, found %s\n", path, format ? format : "none");
+    fprintf(stderr, "dgraft-bench: %s: expected format \"dgraft-bench 1\" with arms and runs, found %s\n",
+            path, format ? format : "none");
     return false;
 }
 
@@ -90,13 +93,17 @@ static double speed(const json_t *run, const char *label) {
 static double figure(const job *k, const result *r, const json_t *run, const char *label) {
     const double v = speed(run, label);
     const char *plain = plain_of(r->all, label);
-    return k->speed || !strcmp(plain, label) ? v : v / speed(run, plain); /* of plain itself there is only its speed */
+    return k->speed || !strcmp(plain, label)
+               ? v
+               : v / speed(run, plain); /* of plain itself there is only its speed */
 }
 
 static const json_t *partner(const result *r, const json_t *run) {
     for (size_t i = 0; i < json_array_size(r->runs); i++) {
         const json_t *other = json_array_get(r->runs, i);
-        if (!strcmp(text(other, "prompt"), text(run, "prompt")) && !strcmp(text(other, "category"), text(run, "category"))) return other;
+        if (!strcmp(text(other, "prompt"), text(run, "prompt")) &&
+            !strcmp(text(other, "category"), text(run, "category")))
+            return other;
     }
     return NULL;
 }
@@ -132,8 +139,8 @@ static void collect(job *k) {
 static bool in_both(const job *k, const char *label) {
     size_t i;
     json_t *arm;
-    json_array_foreach(json_object_get(k->b.all, "arms"), i, arm)
-        if (!strcmp(text(arm, "label"), label)) return true;
+    json_array_foreach(json_object_get(k->b.all, "arms"), i,
+                       arm) if (!strcmp(text(arm, "label"), label)) return true;
     return false;
 }
 
@@ -146,15 +153,18 @@ typedef struct tally {
 static void add_row(const job *k, table *t, const char *label, const char *category, double level, tally *n) {
     const cell c = compare_cell(k, label, category, level);
     const char *verdict = "too few prompts";
-    if (c.has_interval) verdict = c.interval.lo > 0 ? "faster" : c.interval.hi < 0 ? "slower" : "no difference";
+    if (c.has_interval)
+        verdict = c.interval.lo > 0 ? "faster" : c.interval.hi < 0 ? "slower" : "no difference";
     n->cells += c.has_interval;
     n->different += c.has_interval && (c.interval.lo > 0 || c.interval.hi < 0);
     table_add(t, "%s", label);
     table_add(t, "%s", category ? category : "all");
     table_add(t, "%d", c.n);
     table_add(t, "%+.1f %%", 100 * (exp(c.mean) - 1));
-    if (c.has_interval) table_add(t, "%+.1f..%+.1f %%", 100 * (exp(c.interval.lo) - 1), 100 * (exp(c.interval.hi) - 1));
-    else table_add(t, "-");
+    if (c.has_interval)
+        table_add(t, "%+.1f..%+.1f %%", 100 * (exp(c.interval.lo) - 1), 100 * (exp(c.interval.hi) - 1));
+    else
+        table_add(t, "-");
     table_add(t, "%s", verdict);
 }
 
@@ -185,10 +195,12 @@ static void print_differences(const job *k) {
 static int report(job *k) {
     const json_t *arms = json_object_get(k->a.all, "arms");
     int n_arm = 0;
-    for (size_t i = 0; i < json_array_size(arms); i++) n_arm += in_both(k, text(json_array_get(arms, i), "label"));
+    for (size_t i = 0; i < json_array_size(arms); i++)
+        n_arm += in_both(k, text(json_array_get(arms, i), "label"));
     collect(k);
     if (!n_arm || !k->n_paired) {
-        fprintf(stderr, "dgraft-bench: %s and %s have %s in common\n", k->a.path, k->b.path, n_arm ? "no prompts" : "no arms");
+        fprintf(stderr, "dgraft-bench: %s and %s have %s in common\n", k->a.path, k->b.path,
+                n_arm ? "no prompts" : "no arms");
         return 1;
     }
     static const char *const name[] = {"arm", "category", "prompts", "B against A", "interval", "verdict"};
@@ -199,15 +211,19 @@ static int report(job *k) {
         for (size_t i = 0; i < json_array_size(arms); i++) {
             const char *label = text(json_array_get(arms, i), "label");
             const int cells = c < 0 ? n_arm : n_arm * k->n_category;
-            if (in_both(k, label)) add_row(k, &t, label, c < 0 ? NULL : k->category[c], 1 - (1 - k->level) / cells, c < 0 ? &overall : &categories);
+            if (in_both(k, label))
+                add_row(k, &t, label, c < 0 ? NULL : k->category[c], 1 - (1 - k->level) / cells,
+                        c < 0 ? &overall : &categories);
         }
     printf("A %s\nB %s\n%s, plain itself: tokens/s; %d prompts in both\n\n", k->a.path, k->b.path,
            k->speed ? "tokens/s" : "ratio to plain decoding", k->n_paired);
     table_print(&t, stdout, false);
-    printf("\noverall: %d of %d arms differ; by category: %d of %d cells differ\n", overall.different, overall.cells, categories.different,
-           categories.cells);
-    printf("Mean (20 %% trimmed) of log(B/A) over prompts with Yuen's interval; %.4g %% for all arms of the overall row together and for all "
-           "cells of the categories together (Bonferroni: %d and %d).\n", 100 * k->level, n_arm, n_arm * k->n_category);
+    printf("\noverall: %d of %d arms differ; by category: %d of %d cells differ\n", overall.different,
+           overall.cells, categories.different, categories.cells);
+    printf("Mean (20 %% trimmed) of log(B/A) over prompts with Yuen's interval; %.4g %% for all arms of the "
+           "overall row together and for all "
+           "cells of the categories together (Bonferroni: %d and %d).\n",
+           100 * k->level, n_arm, n_arm * k->n_category);
     print_differences(k);
     return 0;
 }
@@ -217,7 +233,8 @@ int bench_compare(int argc, char **argv) {
     const char *path[2];
     int n = 0;
     for (int i = 0; i < argc; i++) {
-        if (!strcmp(argv[i], "--by") && i + 1 < argc && (!strcmp(argv[i + 1], "speed") || !strcmp(argv[i + 1], "ratio"))) {
+        if (!strcmp(argv[i], "--by") && i + 1 < argc &&
+            (!strcmp(argv[i + 1], "speed") || !strcmp(argv[i + 1], "ratio"))) {
             k.speed = !strcmp(argv[++i], "speed");
         } else if (argv[i][0] != '-' && n < 2) {
             path[n++] = argv[i];

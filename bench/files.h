@@ -10,10 +10,12 @@ typedef struct bench_file {
     char path[1024], written[1040]; /* the name it gets; the one it has until then */
 } bench_file;
 
-/* Opens dir/name for writing, under another name until it is whole. False with a message on standard error. */
+/* Opens dir/name for writing, under another name until it is whole. False with a message on standard error.
+ */
 bool bench_file_open(bench_file *f, const char *dir, const char *name);
 
-/* Ends it; false with a message (no space left, ...), and then the file that was there before is still there. */
+/* Ends it; false with a message (no space left, ...), and then the file that was there before is still there.
+ */
 bool bench_file_close(bench_file *f);
 
 /* Makes a folder and those above it. False with a message. */
@@ -24,7 +26,7 @@ bool bench_folder(const char *path);
 enum { TABLE_COLUMNS = 24, TABLE_CELL = 96 };
 
 typedef struct table {
-    int n_col, n; /* n: cells */
+    int n_col, n;             /* n: cells */
     char (*cell)[TABLE_CELL]; /* [n], row by row, the heading first */
 } table;
 

@@ -34,20 +34,23 @@ bool journal_add(bench_journal *j, const json_t *line) {
                     (!fsync(fileno(j->f)) || errno == EINVAL || errno == EROFS);
     if (ok) return true;
     fail(j->path, strerror(errno));
-    if (before >= 0 && ftruncate(fileno(j->f), before)) errno = 0; /* a broken line at the end is dropped on resuming too */
+    if (before >= 0 && ftruncate(fileno(j->f), before))
+        errno = 0; /* a broken line at the end is dropped on resuming too */
     return false;
 }
 
-bool journal_begin(bench_journal *j, const char *dir, const bench_run *r, const json_t *setup, json_t *start) {
+bool journal_begin(bench_journal *j, const char *dir, const bench_run *r, const json_t *setup,
+                   json_t *start) {
     name(j, dir);
     j->start = json_incref(start);
     j->f = fopen(j->path, "w");
     if (!j->f) return fail(j->path, strerror(errno));
     json_t *cost = json_array();
     for (int i = 0; i < r->n_cost; i++)
-        json_array_append_new(cost, json_pack("[i,i,f,f,f]", r->cost[i].rows, r->cost[i].len, r->cost[i].median, r->cost[i].least,
-                                              r->cost[i].most));
-    json_t *head = json_pack("{s:O,s:O,s:o,s:f}", "setup", setup, "start", start, "cost", cost, "copy", r->copy_bandwidth);
+        json_array_append_new(cost, json_pack("[i,i,f,f,f]", r->cost[i].rows, r->cost[i].len,
+                                              r->cost[i].median, r->cost[i].least, r->cost[i].most));
+    json_t *head = json_pack("{s:O,s:O,s:o,s:f}", "setup", setup, "start", start, "cost", cost, "copy",
+                             r->copy_bandwidth);
     const bool ok = journal_add(j, head);
     json_decref(head);
     return ok;
@@ -63,12 +66,15 @@ static bool take_head(bench_journal *j, bench_run *r, const json_t *head, const 
     for (size_t i = 0; i < n && i < 8; i++)
         fprintf(stderr, "  %s\n", json_string_value(json_array_get(differences, i)));
     json_decref(differences);
-    if (n) return fail(j->path, "is of another run (then | now); give the same options, or --fresh to begin anew");
+    if (n)
+        return fail(j->path,
+                    "is of another run (then | now); give the same options, or --fresh to begin anew");
     j->start = json_incref(json_object_get(head, "start"));
     r->copy_bandwidth = json_number_value(json_object_get(head, "copy"));
     for (r->n_cost = 0; r->n_cost < BENCH_COSTS && (size_t)r->n_cost < json_array_size(cost); r->n_cost++) {
         bench_cost *c = &r->cost[r->n_cost];
-        if (json_unpack(json_array_get(cost, (size_t)r->n_cost), "[i,i,F,F,F]", &c->rows, &c->len, &c->median, &c->least, &c->most))
+        if (json_unpack(json_array_get(cost, (size_t)r->n_cost), "[i,i,F,F,F]", &c->rows, &c->len, &c->median,
+                        &c->least, &c->most))
             return fail(j->path, "the cost curve in its first line is damaged");
     }
     return true;
@@ -84,9 +90,12 @@ static bool read_lines(bench_journal *j, bench_run *r, const json_t *setup, long
         json_t *v = line[len - 1] == '\n' ? json_loads(line, 0, NULL) : NULL;
         if (!v) break; /* it was being written when the run ended */
         const json_t *state = json_object_get(v, "resumed"), *records = json_object_get(v, "records");
-        if (n == 1) ok = take_head(j, r, v, setup);
-        else if (state) json_array_append(j->resumed, (json_t *)state);
-        else if (!bench_restore_prompt(r, records)) ok = fail(j->path, "a line does not belong to this run; --fresh begins anew");
+        if (n == 1)
+            ok = take_head(j, r, v, setup);
+        else if (state)
+            json_array_append(j->resumed, (json_t *)state);
+        else if (!bench_restore_prompt(r, records))
+            ok = fail(j->path, "a line does not belong to this run; --fresh begins anew");
         json_decref(v);
         *whole += len;
     }

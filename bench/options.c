@@ -9,12 +9,14 @@ static const char usage[] =
     "usage: dgraft-bench -m MODEL [--drafter [NAME:]PATH]... [options] PROMPTS...\n"
     "       dgraft-bench compare [--by ratio|speed] A.json B.json\n"
     "\n"
-    "PROMPTS: the project's jsonl, Spec-Bench, MT-Bench, HumanEval, GSM8K, Alpaca, CNN/DM or LongBench files.\n"
+    "PROMPTS: the project's jsonl, Spec-Bench, MT-Bench, HumanEval, GSM8K, Alpaca, CNN/DM or LongBench "
+    "files.\n"
     "Plain decoding is always an arm.\n"
     "\n"
     "What is compared\n"
     "  --modes A,B,...|main|all  see dgraft modes; \"\": only --arm and --ablate            [main]\n"
-    "  --arm NAME=MODE[,K=V...]  one more; keys: budget, temp, warmup, calibration, and those of its drafters\n"
+    "  --arm NAME=MODE[,K=V...]  one more; keys: budget, temp, warmup, calibration, and those of its "
+    "drafters\n"
     "                            (DRAFTER.key=value where several take the key)\n"
     "  --ablate NAME             a sweep; --list names them\n"
     "  --budget A,B,...          drafted nodes a round, 1 to 255 or auto                  [the mode's]\n"
@@ -24,7 +26,8 @@ static const char usage[] =
     "How\n"
     "  -n N                      tokens a prompt                                          [64]\n"
     "  --per-category N          prompts of each category, 0: all                         [4]\n"
-    "  --max-prompt N            longer prompts are left out                              [what the model holds]\n"
+    "  --max-prompt N            longer prompts are left out                              [what the model "
+    "holds]\n"
     "  --repeat N                runs of every prompt and arm                             [1]\n"
     "  --seed N                  of sampling                                              [1]\n"
     "  --stop-at-end             an answer ends where the model ends it, not after N tokens\n"
@@ -32,7 +35,8 @@ static const char usage[] =
     "  --compute NAME            default, f32 or int8\n"
     "\n"
     "Files\n"
-    "  --out DIR                 where everything is written                              [bench/results/<machine>]\n"
+    "  --out DIR                 where everything is written                              "
+    "[bench/results/<machine>]\n"
     "  --rounds                  every round in run.json\n"
     "  --resume                  go on with an interrupted run of the same options\n"
     "  --fresh                   forget an interrupted run\n"
@@ -85,7 +89,8 @@ static bool temperatures(const char *text, bench_wish *w) {
     for (w->n_temperature = 0; p && *p && w->n_temperature < BENCH_LIST;) {
         char *end;
         const double v = strtod(p, &end);
-        if (end == p || !(v >= 0 && v <= 100) || (*end && *end != ',')) return wrong("--temp", "numbers from 0 to 100", text);
+        if (end == p || !(v >= 0 && v <= 100) || (*end && *end != ','))
+            return wrong("--temp", "numbers from 0 to 100", text);
         w->temperature[w->n_temperature++] = v;
         p = *end ? end + 1 : end;
     }
@@ -104,14 +109,16 @@ static bool compute(const char *text, dg_compute *c) {
 
 static void list(void) {
     puts("Ablations (--ablate NAME):");
-    for (size_t i = 0; bench_ablation_name(i); i++) printf("  %-10s %s\n", bench_ablation_name(i), bench_ablation_help(i));
+    for (size_t i = 0; bench_ablation_name(i); i++)
+        printf("  %-10s %s\n", bench_ablation_name(i), bench_ablation_help(i));
 }
 
 static bool flag(const char *a, bench_options *o) {
     const struct {
         const char *name;
         bool *to;
-    } t[] = {{"--resume", &o->resume}, {"--fresh", &o->fresh}, {"--rounds", &o->every_round}, {"--stop-at-end", &o->obey_stop},
+    } t[] = {{"--resume", &o->resume},         {"--fresh", &o->fresh},
+             {"--rounds", &o->every_round},    {"--stop-at-end", &o->obey_stop},
              {"--no-machine", &o->no_machine}, {"--no-plots", &o->no_plots}};
     for (size_t i = 0; i < sizeof t / sizeof *t; i++)
         if (!strcmp(a, t[i].name)) return *t[i].to = true;
@@ -127,7 +134,8 @@ static bool option(const char *a, const char *v, bench_options *o) {
     if (!strcmp(a, "--modes")) return (w->modes = v) || wrong(a, "modes", v);
     if (!strcmp(a, "--arm")) return add(a, w->arm, &w->n_arm, BENCH_LIST, v);
     if (!strcmp(a, "--ablate")) return add(a, w->ablate, &w->n_ablate, BENCH_LIST, v);
-    if (!strcmp(a, "--handicap")) return add(a, w->handicap, &w->n_handicap, BENCH_PATHS, v); /* for testing: see the README */
+    if (!strcmp(a, "--handicap"))
+        return add(a, w->handicap, &w->n_handicap, BENCH_PATHS, v); /* for testing: see the README */
     if (!strcmp(a, "--budget")) return budgets(v, w);
     if (!strcmp(a, "--temp")) return temperatures(v, w);
     if (!strcmp(a, "--warmup")) return whole(a, v, 0, 10000, &w->warmup);
@@ -149,8 +157,12 @@ static bool option(const char *a, const char *v, bench_options *o) {
 }
 
 bool bench_options_read(int argc, char **argv, bench_options *o) {
-    *o = (bench_options){.wish = {.modes = "main", .temperature = {0}, .n_temperature = 1, .warmup = 5}, .scripts = "bench",
-                         .n_tokens = 64, .per_category = 4, .repeat = 1, .seed = 1};
+    *o = (bench_options){.wish = {.modes = "main", .temperature = {0}, .n_temperature = 1, .warmup = 5},
+                         .scripts = "bench",
+                         .n_tokens = 64,
+                         .per_category = 4,
+                         .repeat = 1,
+                         .seed = 1};
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i];
         if (!strcmp(a, "--help") || !strcmp(a, "-h")) fputs(usage, stdout), exit(0);

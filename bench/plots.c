@@ -1,4 +1,5 @@
-/* See plots.h. Files hold a block for each arm, family or category, two empty lines between blocks; vars.gp has their names. */
+/* See plots.h. Files hold a block for each arm, family or category, two empty lines between blocks; vars.gp
+ * has their names. */
 #include "bench/plots.h"
 
 #include <math.h>
@@ -32,7 +33,9 @@ static int index_of(const char *const *list, int n, const char *name) {
     return i;
 }
 
-static int source_index(const names *k, const char *name) { return index_of(k->source, k->n_source, name); }
+static int source_index(const names *k, const char *name) {
+    return index_of(k->source, k->n_source, name);
+}
 
 static void collect(const bench_run *r, names *k) {
     for (int i = 0; i < r->arms.n; i++) {
@@ -44,12 +47,15 @@ static void collect(const bench_run *r, names *k) {
     }
 }
 
-static void next_block(FILE *f) { fputs("\n\n", f); }
+static void next_block(FILE *f) {
+    fputs("\n\n", f);
+}
 
 /* ---- data ------------------------------------------------------------------------------------- */
 
 /* Names as an array of gnuplot. */
-static void put_names(FILE *f, const char *what, int n, const char *(*get)(const void *, int), const void *of) {
+static void put_names(FILE *f, const char *what, int n, const char *(*get)(const void *, int),
+                      const void *of) {
     fprintf(f, "n_%s = %d\narray a_%s[%d]\n", what, n, what, n ? n : 1);
     for (int i = 0; i < n; i++) {
         fprintf(f, "a_%s[%d] = \"", what, i + 1);
@@ -59,14 +65,22 @@ static void put_names(FILE *f, const char *what, int n, const char *(*get)(const
     }
 }
 
-static const char *arm_name(const void *r, int i) { return ((const bench_run *)r)->arms.v[i].label; }
+static const char *arm_name(const void *r, int i) {
+    return ((const bench_run *)r)->arms.v[i].label;
+}
 static const char *drafting_name(const void *d, int i) {
     const drafting *of = d;
     return of->run->arms.v[of->arm[i]].label;
 }
-static const char *category_of(const void *r, int i) { return ((const bench_run *)r)->category[i]; }
-static const char *source_of(const void *k, int i) { return ((const names *)k)->source[i]; }
-static const char *family_of(const void *k, int i) { return ((const names *)k)->family[i]; }
+static const char *category_of(const void *r, int i) {
+    return ((const bench_run *)r)->category[i];
+}
+static const char *source_of(const void *k, int i) {
+    return ((const names *)k)->source[i];
+}
+static const char *family_of(const void *k, int i) {
+    return ((const names *)k)->family[i];
+}
 
 static void write_vars(const bench_run *r, const names *k, FILE *f) {
     put_names(f, "arm", r->arms.n, arm_name, r);
@@ -87,7 +101,8 @@ static void write_speedup(const bench_run *r, const names *k, FILE *f) {
             const summary s = bench_summary(r, i, c);
             const bool one = isnan(s.interval.lo); /* a single prompt has no interval */
             if (s.prompts)
-                fprintf(f, "%d %.5f %.5f %.5f\n", i + 1, s.ratio, one ? s.ratio : s.interval.lo, one ? s.ratio : s.interval.hi);
+                fprintf(f, "%d %.5f %.5f %.5f\n", i + 1, s.ratio, one ? s.ratio : s.interval.lo,
+                        one ? s.ratio : s.interval.hi);
         }
         next_block(f);
     }
@@ -101,7 +116,8 @@ static void write_position(const bench_run *r, const names *k, FILE *f) {
         for (int d = 1; d <= 16; d++) {
             double share[MAX_SOURCES] = {0};
             for (int x = 0; x < (int)r->arms.v[i].n_draft && s.prompts; x++)
-                share[source_index(k, r->arms.v[i].draft[x].name)] += (double)s.sum.accepted[d][x] / (double)s.sum.rounds;
+                share[source_index(k, r->arms.v[i].draft[x].name)] +=
+                    (double)s.sum.accepted[d][x] / (double)s.sum.rounds;
             fprintf(f, "%d", d);
             for (int x = 0; x < k->n_source; x++) fprintf(f, " %.5f", share[x]);
             fputc('\n', f);
@@ -141,8 +157,9 @@ static void write_calibration(const bench_run *r, const names *k, FILE *f) {
             for (int b = 0; b < SAMPLE_BINS; b++) {
                 const double tested = (double)s.sum.bin[d][b].tested;
                 if (tested >= 5)
-                    fprintf(f, "%.5f %.5f %.0f %d\n", s.sum.bin[d][b].promised / tested, (double)s.sum.bin[d][b].accepted / tested,
-                            tested, source_index(k, r->arms.v[i].draft[d].name) + 1);
+                    fprintf(f, "%.5f %.5f %.0f %d\n", s.sum.bin[d][b].promised / tested,
+                            (double)s.sum.bin[d][b].accepted / tested, tested,
+                            source_index(k, r->arms.v[i].draft[d].name) + 1);
             }
         next_block(f);
     }
@@ -157,11 +174,13 @@ static void write_stages(const bench_run *r, const names *k, FILE *f) {
     }
 }
 
-/* Blocks: the curve (rows, ms, least, most); then arms (rows a round, ms of verifying, 10th and 90th percentile of rows) */
+/* Blocks: the curve (rows, ms, least, most); then arms (rows a round, ms of verifying, 10th and 90th
+ * percentile of rows) */
 static void write_cost(const bench_run *r, const names *k, FILE *f) {
     (void)k;
     for (int i = 0; i < r->n_cost; i++)
-        fprintf(f, "%d %.5f %.5f %.5f\n", r->cost[i].rows, 1e3 * r->cost[i].median, 1e3 * r->cost[i].least, 1e3 * r->cost[i].most);
+        fprintf(f, "%d %.5f %.5f %.5f\n", r->cost[i].rows, 1e3 * r->cost[i].median, 1e3 * r->cost[i].least,
+                1e3 * r->cost[i].most);
     if (!r->n_cost) fputs("1 0 0 0\n", f);
     next_block(f);
     for (int i = 0; i < r->arms.n; i++) {
@@ -186,7 +205,8 @@ static void write_context(const bench_run *r, const names *k, FILE *f) {
         fputs("-1 -1\n", f);
         for (int c = 0; c < SAMPLE_CONTEXTS; c++)
             if (s.sum.at[c].tokens >= 8)
-                fprintf(f, "%.1f %.4f\n", sample_context_low(c) * 1.19, (double)s.sum.at[c].tokens / s.sum.at[c].seconds);
+                fprintf(f, "%.1f %.4f\n", sample_context_low(c) * 1.19,
+                        (double)s.sum.at[c].tokens / s.sum.at[c].seconds);
         next_block(f);
     }
 }
@@ -202,7 +222,9 @@ static bool write_one(const bench_run *r, const names *k, const char *dir, const
 }
 
 /* 's in a shell word that is quoted with ' */
-static bool harmless(const char *path) { return !strpbrk(path, "'\"`\\"); }
+static bool harmless(const char *path) {
+    return !strpbrk(path, "'\"`\\");
+}
 
 static bool draw(const char *dir, const char *scripts) {
     char command[4096], script[1024];
@@ -217,10 +239,13 @@ static bool draw(const char *dir, const char *scripts) {
     }
     for (size_t i = 0; i < sizeof plot / sizeof *plot; i++)
         for (int e = 0; e < 2; e++) {
-            snprintf(command, sizeof command, "gnuplot -e \"dir='%s'; gp='%s'; ext='%s'; name='%s'\" '%s/%s.gp' >'%s/plots/%s.log' 2>&1",
-                     dir, scripts, e ? "svg" : "png", plot[i], scripts, plot[i], dir, plot[i]);
+            snprintf(
+                command, sizeof command,
+                "gnuplot -e \"dir='%s'; gp='%s'; ext='%s'; name='%s'\" '%s/%s.gp' >'%s/plots/%s.log' 2>&1",
+                dir, scripts, e ? "svg" : "png", plot[i], scripts, plot[i], dir, plot[i]);
             if (!system(command)) continue;
-            fprintf(stderr, "dgraft-bench: gnuplot could not draw %s.%s; see %s/plots/%s.log\n", plot[i], e ? "svg" : "png", dir, plot[i]);
+            fprintf(stderr, "dgraft-bench: gnuplot could not draw %s.%s; see %s/plots/%s.log\n", plot[i],
+                    e ? "svg" : "png", dir, plot[i]);
             return false;
         }
     return true;

@@ -4,8 +4,9 @@
 
 #include "bench/run.h"
 
-/* Writes dir/plots/NAME.dat and vars.gp, and dir/NAME.png and .svg by the scripts in `scripts`. Without gnuplot or scripts the
- * data alone, with a line on standard error. False with a message if a file cannot be written. */
+/* Writes dir/plots/NAME.dat and vars.gp, and dir/NAME.png and .svg by the scripts in `scripts`. Without
+ * gnuplot or scripts the data alone, with a line on standard error. False with a message if a file cannot be
+ * written. */
 bool bench_plots(const bench_run *r, const char *dir, const char *scripts);
 
 #endif

@@ -20,7 +20,9 @@ static bool refuse(const reader *r, const char *expected, const char *found) {
     return false;
 }
 
-static const char *text_of(const json_t *j, const char *key) { return json_string_value(json_object_get(j, key)); }
+static const char *text_of(const json_t *j, const char *key) {
+    return json_string_value(json_object_get(j, key));
+}
 
 /* prefix, text and a middle as one string; free(). */
 static char *join(const char *first, const char *middle, const char *last) {
@@ -30,7 +32,9 @@ static char *join(const char *first, const char *middle, const char *last) {
     return s;
 }
 
-static char *copy(const char *s) { return s ? join(s, "", "") : NULL; }
+static char *copy(const char *s) {
+    return s ? join(s, "", "") : NULL;
+}
 
 /* ---- forms ------------------------------------------------------------------------------------ */
 
@@ -100,7 +104,8 @@ static bool add(const reader *r, bench_prompt *p) {
     for (int i = 0; i < to->n; i++) {
         const bool same = !strcmp(to->v[i].category, p->category);
         have += same;
-        if (same && !strcmp(to->v[i].id, p->id)) return refuse(r, "an id of its own in every category", p->id);
+        if (same && !strcmp(to->v[i].id, p->id))
+            return refuse(r, "an id of its own in every category", p->id);
     }
     if (r->per_category && have >= r->per_category) {
         drop(p);
@@ -114,12 +119,15 @@ static bool add(const reader *r, bench_prompt *p) {
 }
 
 static bool take(const reader *r, const json_t *j) {
-    static void (*const form[])(const json_t *, bench_prompt *) = {read_plain, read_long_bench, read_cnn, read_alpaca, read_gsm8k};
+    static void (*const form[])(const json_t *, bench_prompt *) = {read_plain, read_long_bench, read_cnn,
+                                                                   read_alpaca, read_gsm8k};
     bench_prompt p = {0};
     if (!json_is_object(j)) return refuse(r, "a JSON object", "something else");
     for (size_t i = 0; i < sizeof form / sizeof *form && !p.text; i++) form[i](j, &p);
     if (!p.text)
-        return refuse(r, "one of the fields prompt, turns, context with input, article, instruction, question", "none of them");
+        return refuse(r,
+                      "one of the fields prompt, turns, context with input, article, instruction, question",
+                      "none of them");
     if (!*p.text) {
         drop(&p);
         return refuse(r, "a prompt", "an empty one");

@@ -15,9 +15,10 @@
 
 enum { PEAK_ROUNDS = 3, COST_ROUNDS = 5, COST_LEN = 128 };
 
-static const char warm_text[] =
-    "Describe a morning at a small railway station: who waits there, what they carry, what they say to each other, and what "
-    "the weather does. Then describe the same station in the evening, when most of the same people come back.";
+static const char warm_text[] = "Describe a morning at a small railway station: who waits there, what they "
+                                "carry, what they say to each other, and what "
+                                "the weather does. Then describe the same station in the evening, when most "
+                                "of the same people come back.";
 
 static double clock_seconds(clockid_t clock) {
     struct timespec t;
@@ -25,7 +26,9 @@ static double clock_seconds(clockid_t clock) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static double wall(void) { return clock_seconds(CLOCK_MONOTONIC); }
+static double wall(void) {
+    return clock_seconds(CLOCK_MONOTONIC);
+}
 
 /* ---- the machine ------------------------------------------------------------------------------ */
 
@@ -76,7 +79,8 @@ static dg_status tokenize(dg_model *m, const char *system, const char *text, ben
     const dg_message message[2] = {{"system", system}, {"user", text}};
     char *chat = NULL;
     int flags = DG_TOKENIZE_BOS;
-    if (dg_chat_format(m, system ? message : message + 1, system ? 2 : 1, -1, &chat) == DG_OK) flags = DG_TOKENIZE_SPECIAL;
+    if (dg_chat_format(m, system ? message : message + 1, system ? 2 : 1, -1, &chat) == DG_OK)
+        flags = DG_TOKENIZE_SPECIAL;
     const char *full = chat ? chat : text;
     dg_status st = dg_tokenize(m, full, strlen(full), flags, NULL, 0, &t->n);
     t->id = malloc((t->n + 1) * sizeof *t->id);
@@ -102,13 +106,14 @@ dg_status bench_tokenize(bench_run *r, int max_prompt) {
             *p = r->prompts.v[n], r->prompts.v[n++] = keep;
             continue;
         }
-        fprintf(stderr, "dgraft-bench: prompt %s of %s left out: %zu tokens, at most %d fit\n", p->id, p->category,
-                r->ids[n].n, max_prompt);
+        fprintf(stderr, "dgraft-bench: prompt %s of %s left out: %zu tokens, at most %d fit\n", p->id,
+                p->category, r->ids[n].n, max_prompt);
         free(r->ids[n].id);
         r->ids[n] = (bench_tokens){0};
     }
     for (int i = n; i < r->prompts.n; i++)
-        free(r->prompts.v[i].id), free(r->prompts.v[i].category), free(r->prompts.v[i].text), free(r->prompts.v[i].system);
+        free(r->prompts.v[i].id), free(r->prompts.v[i].category), free(r->prompts.v[i].text),
+            free(r->prompts.v[i].system);
     r->prompts.n = n;
     r->context = longest + r->n_tokens;
     return st;
@@ -120,7 +125,8 @@ static dg_status time_cost(bench_run *r, dg_session *s, int n_count) {
     double seconds[BENCH_COSTS][COST_ROUNDS] = {{0}};
     for (int round = -1; round < COST_ROUNDS; round++) /* the first warms up */
         for (int i = 0; i < n_count; i++) {
-            const dg_status st = dg_session_time_rows(s, r->cost[i].rows, r->cost[i].len, &seconds[i][round < 0 ? 0 : round]);
+            const dg_status st =
+                dg_session_time_rows(s, r->cost[i].rows, r->cost[i].len, &seconds[i][round < 0 ? 0 : round]);
             if (st != DG_OK) return st;
         }
     for (int i = 0; i < n_count; i++) {
@@ -137,8 +143,10 @@ dg_status bench_measure_cost(bench_run *r) {
     dg_model_info info;
     dg_model_get_info(r->model, &info);
     const int room = info.max_context < COST_LEN + 2 * 256 ? info.max_context : COST_LEN + 2 * 256;
-    const dg_draft pld = {"pld", NULL, NULL}; /* drafts nothing here; a session without drafters has room for one row */
-    const dg_session_options o = {.context = room, .budget = 255, .draft = &pld, .n_draft = 1, .ignore_stop_tokens = true};
+    const dg_draft pld = {"pld", NULL,
+                          NULL}; /* drafts nothing here; a session without drafters has room for one row */
+    const dg_session_options o = {
+        .context = room, .budget = 255, .draft = &pld, .n_draft = 1, .ignore_stop_tokens = true};
     dg_session *s = NULL;
     dg_status st = dg_session_create(r->model, &o, &s);
     for (size_t i = 0; st == DG_OK && i < sizeof count / sizeof *count; i++) {
@@ -177,18 +185,20 @@ static void count_nodes(const dg_round *round, sample *s) {
 }
 
 static json_t *round_json(const dg_round *round, size_t before, size_t n, double seconds) {
-    return json_pack("{s:I,s:i,s:I,s:i,s:f,s:f,s:f}", "at", (json_int_t)before, "nodes", round->n - 1, "tokens", (json_int_t)n,
-                     "cut", round->cut, "draft_seconds", round->draft_seconds, "verify_seconds", round->verify_seconds,
-                     "seconds", seconds);
+    return json_pack("{s:I,s:i,s:I,s:i,s:f,s:f,s:f}", "at", (json_int_t)before, "nodes", round->n - 1,
+                     "tokens", (json_int_t)n, "cut", round->cut, "draft_seconds", round->draft_seconds,
+                     "verify_seconds", round->verify_seconds, "seconds", seconds);
 }
 
 /* Waits busily, as slower code would. */
 static void dawdle(double seconds) {
     const double until = wall() + seconds;
-    while (seconds > 0 && wall() < until) {}
+    while (seconds > 0 && wall() < until) {
+    }
 }
 
-static dg_status timed_rounds(const bench_run *r, const bench_arm *a, dg_session *s, sample *out, json_t *rounds) {
+static dg_status timed_rounds(const bench_run *r, const bench_arm *a, dg_session *s, sample *out,
+                              json_t *rounds) {
     size_t length, n;
     dg_session_tokens(s, &length);
     dg_session_limit(s, (size_t)r->n_tokens);
@@ -218,7 +228,8 @@ static dg_status begin(dg_session *s, const bench_tokens *t) {
     return st == DG_OK ? dg_session_sync(s, t->id, t->n) : st;
 }
 
-/* Rounds on another text, which count for nothing: caches, the threads, M and the automatic budget get warm. */
+/* Rounds on another text, which count for nothing: caches, the threads, M and the automatic budget get warm.
+ */
 static dg_status warm_up(const bench_run *r, dg_session *s, int rounds) {
     size_t n = 0;
     for (int i = 0; i < rounds; i++) {
@@ -242,7 +253,8 @@ static uint64_t hash_tokens(const int32_t *id, size_t n) {
     return h;
 }
 
-static dg_status run_arm(const bench_run *r, const bench_arm *a, const bench_tokens *prompt, sample *out, json_t *rounds) {
+static dg_status run_arm(const bench_run *r, const bench_arm *a, const bench_tokens *prompt, sample *out,
+                         json_t *rounds) {
     dg_session_options o = bench_arm_options(a, r->context, r->seed);
     o.ignore_stop_tokens = !r->obey_stop;
     dg_session *s = NULL;
@@ -351,7 +363,8 @@ bool bench_restore_prompt(bench_run *r, const json_t *list) {
         for (int arm = 0; arm < r->arms.n; arm++) {
             const json_t *j = json_array_get(list, (size_t)(rep * r->arms.n + arm));
             const char *label = json_string_value(json_object_get(j, "arm"));
-            if (!label || strcmp(label, r->arms.v[arm].label) || !sample_from_json(j, bench_now(r, rep, arm))) return false;
+            if (!label || strcmp(label, r->arms.v[arm].label) || !sample_from_json(j, bench_now(r, rep, arm)))
+                return false;
         }
     account(r);
     return true;

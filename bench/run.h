@@ -1,4 +1,5 @@
-/* The measuring itself: prompts by arms, interleaved, and the list of what is done, which survives an interruption. */
+/* The measuring itself: prompts by arms, interleaved, and the list of what is done, which survives an
+ * interruption. */
 #ifndef DG_BENCH_RUN_H
 #define DG_BENCH_RUN_H
 
@@ -27,13 +28,13 @@ typedef struct bench_tokens {
 typedef struct bench_run {
     dg_model *model;
     bench_prompts prompts;
-    bench_tokens *ids;  /* [prompts.n] */
-    bench_tokens warm;  /* the text of the warm-up */
+    bench_tokens *ids; /* [prompts.n] */
+    bench_tokens warm; /* the text of the warm-up */
     bench_arms arms;
     int n_tokens, repeat, context;
     uint64_t seed;
-    bool every_round;   /* keep each round in the records */
-    bool obey_stop;     /* an answer ends at a stop token; else every answer has n_tokens */
+    bool every_round; /* keep each round in the records */
+    bool obey_stop;   /* an answer ends at a stop token; else every answer has n_tokens */
     bench_cost cost[BENCH_COSTS];
     int n_cost;
     double copy_bandwidth; /* bytes/s, 0: not measured */
@@ -48,17 +49,22 @@ typedef struct bench_run {
     int n_done;         /* prompts, from the first on */
 } bench_run;
 
-static inline sample *bench_now(const bench_run *r, int rep, int arm) { return &r->now[rep * r->arms.n + arm]; }
-static inline sample *bench_sum(const bench_run *r, int arm, int category) { return &r->sum[arm * r->n_category + category]; }
+static inline sample *bench_now(const bench_run *r, int rep, int arm) {
+    return &r->now[rep * r->arms.n + arm];
+}
+static inline sample *bench_sum(const bench_run *r, int arm, int category) {
+    return &r->sum[arm * r->n_category + category];
+}
 static inline bench_brief *bench_brief_at(const bench_run *r, int prompt, int rep, int arm) {
     return &r->brief[((size_t)prompt * (size_t)r->repeat + (size_t)rep) * (size_t)r->arms.n + (size_t)arm];
 }
 
-/* Copy bandwidth of the machine, measured in a process of its own, as it takes a gigabyte. 0 if that fails. */
+/* Copy bandwidth of the machine, measured in a process of its own, as it takes a gigabyte. 0 if that fails.
+ */
 double bench_copy_bandwidth(int threads);
 
-/* Tokens of every prompt in the model's chat format, if it has one; prompts longer than max_prompt are left out with a line
- * on standard error. Sets context. */
+/* Tokens of every prompt in the model's chat format, if it has one; prompts longer than max_prompt are left
+ * out with a line on standard error. Sets context. */
 dg_status bench_tokenize(bench_run *r, int max_prompt);
 
 /* Fills cost: plain and wider passes in turns. */
@@ -67,8 +73,9 @@ dg_status bench_measure_cost(bench_run *r);
 /* Room for the results, once prompts and arms are final. False: no memory, or too many categories. */
 bool bench_run_begin(bench_run *r);
 
-/* Runs all arms on the next prompt, the order rotating, and adds what came to the sums. Returns what is to be kept of it as
- * an array of one object each, NULL on failure (dg_error_message) or when *stop became nonzero. */
+/* Runs all arms on the next prompt, the order rotating, and adds what came to the sums. Returns what is to be
+ * kept of it as an array of one object each, NULL on failure (dg_error_message) or when *stop became nonzero.
+ */
 json_t *bench_run_prompt(bench_run *r, const volatile int *stop);
 
 /* Takes such an array as the results of the next prompt. False if it does not fit the run. */

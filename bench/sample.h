@@ -7,19 +7,19 @@
 #include <stdint.h>
 
 enum {
-    SAMPLE_SOURCES = 8,   /* drafters of an arm, in its order */
-    SAMPLE_DEPTHS = 64,   /* the last: that or deeper */
-    SAMPLE_BINS = 10,     /* of a probability */
-    SAMPLE_ROWS = 257,    /* rows of a verify pass */
-    SAMPLE_CONTEXTS = 24  /* half octaves from 16 tokens on */
+    SAMPLE_SOURCES = 8,  /* drafters of an arm, in its order */
+    SAMPLE_DEPTHS = 64,  /* the last: that or deeper */
+    SAMPLE_BINS = 10,    /* of a probability */
+    SAMPLE_ROWS = 257,   /* rows of a verify pass */
+    SAMPLE_CONTEXTS = 24 /* half octaves from 16 tokens on */
 };
 
 typedef struct sample {
-    uint64_t tokens, rounds, passes, rows; /* appended; of the drafters; verified, roots included */
-    uint64_t prompt, text;                 /* tokens of the prompt; hash of the tokens behind it */
-    bool equal;                            /* to plain decoding's */
+    uint64_t tokens, rounds, passes, rows;       /* appended; of the drafters; verified, roots included */
+    uint64_t prompt, text;                       /* tokens of the prompt; hash of the tokens behind it */
+    bool equal;                                  /* to plain decoding's */
     double seconds, cpu, draft, verify, prefill; /* seconds and cpu: of all rounds, wall and processor */
-    uint64_t peak;                         /* bytes resident at most while it worked; 0: not known */
+    uint64_t peak;                               /* bytes resident at most while it worked; 0: not known */
     uint64_t proposed[SAMPLE_SOURCES];
     uint64_t accepted[SAMPLE_DEPTHS][SAMPLE_SOURCES];
     uint64_t row_count[SAMPLE_ROWS]; /* rounds by rows verified */

@@ -70,7 +70,8 @@ stat_interval stat_bootstrap(const double *v, int n, double level, uint64_t seed
 
 /* ---- Student ---------------------------------------------------------------------------------- */
 
-/* Continued fraction of the incomplete beta function (modified Lentz); converges for x < (a + 1) / (a + b + 2). */
+/* Continued fraction of the incomplete beta function (modified Lentz); converges for x < (a + 1) / (a + b +
+ * 2). */
 static double beta_fraction(double a, double b, double x) {
     const double tiny = 1e-300;
     double c = 1, d = 1 - (a + b) * x / (a + 1);
@@ -98,7 +99,9 @@ static double incomplete_beta(double a, double b, double x) {
 }
 
 /* Probability that |t| is above x. */
-static double two_tails(double x, double df) { return incomplete_beta(df / 2, 0.5, df / (df + x * x)); }
+static double two_tails(double x, double df) {
+    return incomplete_beta(df / 2, 0.5, df / (df + x * x));
+}
 
 double stat_t_quantile(double p, double df) {
     if (p == 0.5) return 0;
@@ -107,8 +110,10 @@ double stat_t_quantile(double p, double df) {
     while (two_tails(hi, df) > tails && hi < 1e12) hi *= 2;
     for (int i = 0; i < 200; i++) {
         const double mid = (lo + hi) / 2;
-        if (two_tails(mid, df) > tails) lo = mid;
-        else hi = mid;
+        if (two_tails(mid, df) > tails)
+            lo = mid;
+        else
+            hi = mid;
     }
     return p < 0.5 ? -hi : hi;
 }

@@ -9,7 +9,8 @@ static double speed_of(const bench_run *r, int p, int arm, bool to_plain) {
     double v[64];
     const int n = r->repeat < 64 ? r->repeat : 64;
     for (int rep = 0; rep < n; rep++) {
-        const bench_brief *b = bench_brief_at(r, p, rep, arm), *plain = bench_brief_at(r, p, rep, r->arms.v[arm].plain);
+        const bench_brief *b = bench_brief_at(r, p, rep, arm),
+                          *plain = bench_brief_at(r, p, rep, r->arms.v[arm].plain);
         v[rep] = (double)b->tokens / b->seconds;
         if (to_plain) v[rep] /= (double)plain->tokens / plain->seconds;
     }
@@ -92,4 +93,6 @@ double bench_cost_at(const bench_run *r, double rows) {
     return a->median + (b->median - a->median) * (rows - a->rows) / (b->rows - a->rows);
 }
 
-const char *bench_source(const bench_arm *a, int i) { return i < (int)a->n_draft ? a->draft[i].name : "?"; }
+const char *bench_source(const bench_arm *a, int i) {
+    return i < (int)a->n_draft ? a->draft[i].name : "?";
+}

@@ -6,19 +6,19 @@
 #include "bench/stats.h"
 
 typedef struct summary {
-    int arm, category; /* category -1: all */
+    int arm, category;  /* category -1: all */
     int prompts, equal; /* prompts done; of those, with plain's text in every repetition */
     sample sum;
     double speed, speed_low, speed_high; /* tokens/s over prompts: median, 10th, 90th percentile */
-    double ratio;          /* of tokens/s to plain's on the same prompt: geometric mean over prompts */
+    double ratio;           /* of tokens/s to plain's on the same prompt: geometric mean over prompts */
     stat_interval interval; /* its bootstrap 95 %, NAN for a single prompt */
     double ratio_median;
-    double tau, drafted;   /* tokens a round with and without the target's own (bonus) token */
-    double share;          /* of drafted nodes that became text */
-    double passes, rows;   /* a round */
+    double tau, drafted;                 /* tokens a round with and without the target's own (bonus) token */
+    double share;                        /* of drafted nodes that became text */
+    double passes, rows;                 /* a round */
     double draft_ms, verify_ms, rest_ms; /* a round */
-    double read;           /* bytes/s of target weights while verifying; each pass reads them once */
-    double read_share;     /* of copy bandwidth; NAN if not measured */
+    double read;       /* bytes/s of target weights while verifying; each pass reads them once */
+    double read_share; /* of copy bandwidth; NAN if not measured */
 } summary;
 
 /* Of one arm and one category (-1: all). What has no prompts has n prompts = 0 and nothing else. */

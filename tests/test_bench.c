@@ -1,5 +1,5 @@
-/* The benchmark's own parts: statistics against known values, prompt files of all forms, arms and presets, samples as JSON,
- * and the figures that come of made-up samples. */
+/* The benchmark's own parts: statistics against known values, prompt files of all forms, arms and presets,
+ * samples as JSON, and the figures that come of made-up samples. */
 #include <math.h>
 #include <unistd.h>
 
@@ -31,8 +31,8 @@ static void test_quantiles(void **state) {
 /* Tables of Student's distribution. */
 static void test_student(void **state) {
     (void)state;
-    const double t[][3] = {{0.975, 10, 2.228139}, {0.975, 1, 12.706205}, {0.95, 5, 2.015048}, {0.995, 30, 2.749996},
-                           {0.9995, 3, 12.923979}, {0.75, 2, 0.816497}};
+    const double t[][3] = {{0.975, 10, 2.228139}, {0.975, 1, 12.706205},  {0.95, 5, 2.015048},
+                           {0.995, 30, 2.749996}, {0.9995, 3, 12.923979}, {0.75, 2, 0.816497}};
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         check_close(stat_t_quantile(t[i][0], t[i][1]), t[i][2], 2e-6);
         check_close(stat_t_quantile(1 - t[i][0], t[i][1]), -t[i][2], 2e-6);
@@ -123,26 +123,36 @@ static void test_forms(void **state) {
     (void)state;
     static const struct {
         const char *text, *id, *category, *prompt, *system;
-    } t[] = {{"{\"id\": \"a\", \"category\": \"chat\", \"prompt\": \"P\", \"system\": \"S\"}", "a", "chat", "P", "S"},
-             {"{\"question_id\": 81, \"category\": \"writing\", \"turns\": [\"One\", \"Two\"], \"reference\": []}", "81", "writing", "One", NULL},
-             {"{\"task_id\": \"HumanEval/0\", \"prompt\": \"def f():\\n\", \"entry_point\": \"f\", \"canonical_solution\": \"x\", \"test\": \"y\"}",
-              "HumanEval/0", "humaneval", "def f():\n", NULL},
-             {"\n{\"question\": \"2+2?\", \"answer\": \"#### 4\"}", "", "gsm8k", "2+2?", NULL},
-             {"[{\"instruction\": \"Sort.\", \"input\": \"b a\", \"output\": \"a b\"}]", "", "alpaca", "Sort.\n\nb a", NULL},
-             {"{\"instruction\": \"Sing.\", \"output\": \"la\"}", "", "alpaca", "Sing.", NULL},
-             {"{\"article\": \"News.\", \"highlights\": \"N\", \"id\": \"f00\"}", "f00", "cnn-dm",
-              "Summarise this article in three sentences.\n\nNews.", NULL},
-             {"{\"input\": \"Who?\", \"context\": \"Long.\", \"answers\": [\"x\"], \"length\": 9, \"dataset\": \"narrativeqa\", \"_id\": \"7c\"}",
-              "7c", "narrativeqa", "Long.\n\nWho?", NULL}};
+    } t[] = {
+        {"{\"id\": \"a\", \"category\": \"chat\", \"prompt\": \"P\", \"system\": \"S\"}", "a", "chat", "P",
+         "S"},
+        {"{\"question_id\": 81, \"category\": \"writing\", \"turns\": [\"One\", \"Two\"], \"reference\": []}",
+         "81", "writing", "One", NULL},
+        {"{\"task_id\": \"HumanEval/0\", \"prompt\": \"def f():\\n\", \"entry_point\": \"f\", "
+         "\"canonical_solution\": \"x\", \"test\": \"y\"}",
+         "HumanEval/0", "humaneval", "def f():\n", NULL},
+        {"\n{\"question\": \"2+2?\", \"answer\": \"#### 4\"}", "", "gsm8k", "2+2?", NULL},
+        {"[{\"instruction\": \"Sort.\", \"input\": \"b a\", \"output\": \"a b\"}]", "", "alpaca",
+         "Sort.\n\nb a", NULL},
+        {"{\"instruction\": \"Sing.\", \"output\": \"la\"}", "", "alpaca", "Sing.", NULL},
+        {"{\"article\": \"News.\", \"highlights\": \"N\", \"id\": \"f00\"}", "f00", "cnn-dm",
+         "Summarise this article in three sentences.\n\nNews.", NULL},
+        {"{\"input\": \"Who?\", \"context\": \"Long.\", \"answers\": [\"x\"], \"length\": 9, \"dataset\": "
+         "\"narrativeqa\", \"_id\": \"7c\"}",
+         "7c", "narrativeqa", "Long.\n\nWho?", NULL}};
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         bench_prompts p = read_all(t[i].text, 0);
         assert_int_equal(p.n, 1);
-        if (*t[i].id) assert_string_equal(p.v[0].id, t[i].id);
-        else assert_non_null(strchr(p.v[0].id, ':')); /* made of file and line */
+        if (*t[i].id)
+            assert_string_equal(p.v[0].id, t[i].id);
+        else
+            assert_non_null(strchr(p.v[0].id, ':')); /* made of file and line */
         assert_string_equal(p.v[0].category, t[i].category);
         assert_string_equal(p.v[0].text, t[i].prompt);
-        if (t[i].system) assert_string_equal(p.v[0].system, t[i].system);
-        else assert_null(p.v[0].system);
+        if (t[i].system)
+            assert_string_equal(p.v[0].system, t[i].system);
+        else
+            assert_null(p.v[0].system);
         bench_prompts_free(&p);
     }
 }
@@ -163,7 +173,8 @@ static void test_broken_lines(void **state) {
         const char *path = file_with(t[i].text);
         assert_false(bench_prompts_read(&p, path, 0, error, sizeof error));
         remove(path);
-        if (strncmp(error, path, strlen(path)) || !strstr(error, t[i].where) || !strstr(error, t[i].why)) print_error("%s\n", error);
+        if (strncmp(error, path, strlen(path)) || !strstr(error, t[i].where) || !strstr(error, t[i].why))
+            print_error("%s\n", error);
         assert_non_null(strstr(error, t[i].where));
         assert_non_null(strstr(error, t[i].why));
         assert_int_equal(p.n, 0); /* nothing half-read */
@@ -173,9 +184,11 @@ static void test_broken_lines(void **state) {
 
 static void test_order(void **state) {
     (void)state;
-    bench_prompts p = read_all("{\"id\":1,\"category\":\"a\",\"prompt\":\"x\"}\n{\"id\":2,\"category\":\"a\",\"prompt\":\"x\"}\n"
-                               "{\"id\":3,\"category\":\"a\",\"prompt\":\"x\"}\n{\"id\":1,\"category\":\"b\",\"prompt\":\"x\"}\n"
-                               "{\"id\":2,\"category\":\"b\",\"prompt\":\"x\"}\n{\"id\":1,\"category\":\"c\",\"prompt\":\"x\"}\n", 2);
+    bench_prompts p = read_all(
+        "{\"id\":1,\"category\":\"a\",\"prompt\":\"x\"}\n{\"id\":2,\"category\":\"a\",\"prompt\":\"x\"}\n"
+        "{\"id\":3,\"category\":\"a\",\"prompt\":\"x\"}\n{\"id\":1,\"category\":\"b\",\"prompt\":\"x\"}\n"
+        "{\"id\":2,\"category\":\"b\",\"prompt\":\"x\"}\n{\"id\":1,\"category\":\"c\",\"prompt\":\"x\"}\n",
+        2);
     bench_prompts_mix(&p);
     char order[64] = "";
     for (int i = 0; i < p.n; i++) strcat(strcat(strcat(order, p.v[i].category), p.v[i].id), " ");
@@ -185,7 +198,10 @@ static void test_order(void **state) {
 
 /* ---- arms ------------------------------------------------------------------------------------- */
 
-static const bench_wish all_weights = {.drafter = {"dflash:D", "eagle3:E", "lm:L"}, .n_drafter = 3, .modes = "", .n_temperature = 1,
+static const bench_wish all_weights = {.drafter = {"dflash:D", "eagle3:E", "lm:L"},
+                                       .n_drafter = 3,
+                                       .modes = "",
+                                       .n_temperature = 1,
                                        .warmup = 5};
 
 static const bench_arm *find_arm(const bench_arms *a, const char *label) {
@@ -208,7 +224,8 @@ static bench_arms make(const bench_wish *w) {
 static void test_arm_keys(void **state) {
     (void)state;
     bench_wish w = all_weights;
-    w.arm[0] = "a=graft-tail,tau=0.4,dflash.width=3,budget=9,warmup=50", w.arm[1] = "b=fused,budget=auto,temp=0.7", w.n_arm = 2;
+    w.arm[0] = "a=graft-tail,tau=0.4,dflash.width=3,budget=9,warmup=50",
+    w.arm[1] = "b=fused,budget=auto,temp=0.7", w.n_arm = 2;
     bench_arms a = make(&w);
     const bench_arm *x = find_arm(&a, "a"), *y = find_arm(&a, "b T=0.7");
     assert_int_equal(a.n, 4); /* plain, a, b, and plain at b's temperature */
@@ -228,7 +245,8 @@ static void test_arm_keys(void **state) {
 static void test_arm_grid(void **state) {
     (void)state;
     bench_wish w = all_weights;
-    w.modes = "dflash,ngram", w.budget[0] = 7, w.budget[1] = 0, w.n_budget = 2, w.temperature[1] = 0.8, w.n_temperature = 2;
+    w.modes = "dflash,ngram", w.budget[0] = 7, w.budget[1] = 0, w.n_budget = 2, w.temperature[1] = 0.8,
+    w.n_temperature = 2;
     bench_arms a = make(&w);
     assert_int_equal(a.n, 10); /* 2 plain; 2 modes x 2 budgets x 2 temperatures */
     const bench_arm *x = find_arm(&a, "dflash/7 T=0.8");
@@ -289,8 +307,18 @@ static void test_presets(void **state) {
 /* ---- samples ---------------------------------------------------------------------------------- */
 
 static sample made_up(double seconds, uint64_t tokens, uint64_t rounds) {
-    sample s = {.tokens = tokens, .rounds = rounds, .passes = rounds / 2, .rows = 4 * rounds, .prompt = 9, .text = 0xfedcba9876543210u,
-                .equal = true, .seconds = seconds, .cpu = 2 * seconds, .draft = 0.1 * seconds, .verify = 0.7 * seconds, .prefill = 3,
+    sample s = {.tokens = tokens,
+                .rounds = rounds,
+                .passes = rounds / 2,
+                .rows = 4 * rounds,
+                .prompt = 9,
+                .text = 0xfedcba9876543210u,
+                .equal = true,
+                .seconds = seconds,
+                .cpu = 2 * seconds,
+                .draft = 0.1 * seconds,
+                .verify = 0.7 * seconds,
+                .prefill = 3,
                 .peak = 1 << 20};
     s.proposed[0] = 3 * rounds, s.accepted[1][0] = tokens - rounds, s.row_count[4] = rounds;
     s.bin[0][9].tested = 5, s.bin[0][9].accepted = 4, s.bin[0][9].promised = 4.75;
@@ -320,15 +348,24 @@ static void test_sample_json(void **state) {
     assert_int_equal(sample_probability_bin(0.05), 0);
 }
 
-/* Two categories of four prompts; the arm is twice as fast on the first, as fast on the second; one text differs. */
+/* Two categories of four prompts; the arm is twice as fast on the first, as fast on the second; one text
+ * differs. */
 static void test_summary(void **state) {
     (void)state;
     bench_arm arm[2] = {{.label = "plain"}, {.label = "x", .n_draft = 1, .draft = {{.name = "ngram"}}}};
     sample sum[4] = {{0}};
     bench_brief brief[16];
     int category_of[8];
-    bench_run r = {.arms = {.v = arm, .n = 2}, .repeat = 1, .n_category = 2, .category = {"a", "b"}, .category_of = category_of, .sum = sum,
-                   .brief = brief, .n_done = 8, .weight_bytes = 1000, .copy_bandwidth = 1e6};
+    bench_run r = {.arms = {.v = arm, .n = 2},
+                   .repeat = 1,
+                   .n_category = 2,
+                   .category = {"a", "b"},
+                   .category_of = category_of,
+                   .sum = sum,
+                   .brief = brief,
+                   .n_done = 8,
+                   .weight_bytes = 1000,
+                   .copy_bandwidth = 1e6};
     for (int p = 0; p < 8; p++) {
         category_of[p] = p % 2;
         const double plain = p < 6 ? 1 : 2, mine = p % 2 ? plain : plain / 2; /* it slows down at the end */
@@ -338,11 +375,13 @@ static void test_summary(void **state) {
             *bench_brief_at(&r, p, 0, a) = (bench_brief){s[a].seconds, 1, 10, !(a == 1 && p == 3)};
         }
     }
-    const summary all = bench_summary(&r, 1, -1), a = bench_summary(&r, 1, 0), plain = bench_summary(&r, 0, -1);
+    const summary all = bench_summary(&r, 1, -1), a = bench_summary(&r, 1, 0),
+                  plain = bench_summary(&r, 0, -1);
     check_close(all.ratio, sqrt(2), 1e-12);
     check_close(a.ratio, 2, 1e-12);
     check_close(a.interval.lo, 2, 1e-12);
-    assert_true(all.interval.lo >= 1 && all.interval.lo < all.ratio && all.interval.hi > all.ratio && all.interval.hi <= 2);
+    assert_true(all.interval.lo >= 1 && all.interval.lo < all.ratio && all.interval.hi > all.ratio &&
+                all.interval.hi <= 2);
     assert_int_equal(all.prompts, 8);
     assert_int_equal(all.equal, 7);
     assert_int_equal(a.prompts, 4);
@@ -360,10 +399,12 @@ static void test_summary(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quantiles),    cmocka_unit_test(test_student),      cmocka_unit_test(test_trimmed_mean),
-        cmocka_unit_test(test_coverage),     cmocka_unit_test(test_bootstrap),    cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_broken_lines), cmocka_unit_test(test_order),        cmocka_unit_test(test_arm_keys),
-        cmocka_unit_test(test_arm_grid),     cmocka_unit_test(test_wrong_arms),   cmocka_unit_test(test_presets),
+        cmocka_unit_test(test_quantiles),    cmocka_unit_test(test_student),
+        cmocka_unit_test(test_trimmed_mean), cmocka_unit_test(test_coverage),
+        cmocka_unit_test(test_bootstrap),    cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_broken_lines), cmocka_unit_test(test_order),
+        cmocka_unit_test(test_arm_keys),     cmocka_unit_test(test_arm_grid),
+        cmocka_unit_test(test_wrong_arms),   cmocka_unit_test(test_presets),
         cmocka_unit_test(test_sample_json),  cmocka_unit_test(test_summary),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* dgraft-bench on tiny models: what it writes adds up, an interrupted run ends like one that was not, compare's verdicts, and
- * what goes wrong is said. The program is $BUILD/bench/dgraft-bench. */
+/* dgraft-bench on tiny models: what it writes adds up, an interrupted run ends like one that was not,
+ * compare's verdicts, and what goes wrong is said. The program is $BUILD/bench/dgraft-bench. */
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
@@ -36,7 +36,8 @@ static pid_t start(const char *format, va_list args) {
     char line[4096], *word[128] = {program}, *rest = NULL;
     int n = 1;
     vsnprintf(line, sizeof line, format, args);
-    for (char *one = strtok_r(line, " ", &rest); one && n < 127; one = strtok_r(NULL, " ", &rest)) word[n++] = one;
+    for (char *one = strtok_r(line, " ", &rest); one && n < 127; one = strtok_r(NULL, " ", &rest))
+        word[n++] = one;
     const pid_t child = fork();
     if (child) return child;
     const int out = open(in_dir("said"), O_WRONLY | O_CREAT | O_TRUNC, 0666);
@@ -66,7 +67,8 @@ static int bench(const char *format, ...) {
 }
 
 static void check_said(int status, int want, const char *part) {
-    if (status != want || !strstr(said, part)) print_error("expected status %d and \"%s\", found %d and:\n%s\n", want, part, status, said);
+    if (status != want || !strstr(said, part))
+        print_error("expected status %d and \"%s\", found %d and:\n%s\n", want, part, status, said);
     assert_int_equal(status, want);
     assert_non_null(strstr(said, part));
 }
@@ -79,7 +81,8 @@ static json_t *load(const char *name) {
     return j;
 }
 
-#define MODEL "-m target --drafter dflash:drafter -t 1 -n 16 --no-machine --no-plots --per-category 0 prompts.jsonl "
+#define MODEL                                                                                                \
+    "-m target --drafter dflash:drafter -t 1 -n 16 --no-machine --no-plots --per-category 0 prompts.jsonl "
 
 static int setup(void **state) {
     (void)state;
@@ -87,7 +90,8 @@ static int setup(void **state) {
     char cwd[256];
     assert_non_null(getcwd(cwd, sizeof cwd));
     if (!build) build = "build";
-    snprintf(program, sizeof program, "%s%s%s/bench/dgraft-bench", *build == '/' ? "" : cwd, *build == '/' ? "" : "/", build);
+    snprintf(program, sizeof program, "%s%s%s/bench/dgraft-bench", *build == '/' ? "" : cwd,
+             *build == '/' ? "" : "/", build);
     snprintf(dir, sizeof dir, "%s/dgraft-bench-XXXXXX", tmp ? tmp : "/tmp");
     assert_non_null(mkdtemp(dir));
     fixture_model(in_dir("target"), FIXTURE_QWEN3);
@@ -95,8 +99,10 @@ static int setup(void **state) {
     FILE *f = fopen(in_dir("prompts.jsonl"), "w");
     assert_non_null(f);
     for (int i = 0; i < PROMPTS; i++)
-        fprintf(f, "{\"id\": \"p%d\", \"category\": \"%s\", \"prompt\": \"%d: the other, the other, and then the %d other\"}\n", i,
-                i % 2 ? "odd" : "even", i, i * i);
+        fprintf(f,
+                "{\"id\": \"p%d\", \"category\": \"%s\", \"prompt\": \"%d: the other, the other, and then "
+                "the %d other\"}\n",
+                i, i % 2 ? "odd" : "even", i, i * i);
     fclose(f);
     return 0;
 }
@@ -110,7 +116,9 @@ static int teardown(void **state) {
 
 /* ---- a run ------------------------------------------------------------------------------------ */
 
-static json_int_t whole(const json_t *j, const char *key) { return json_integer_value(json_object_get(j, key)); }
+static json_int_t whole(const json_t *j, const char *key) {
+    return json_integer_value(json_object_get(j, key));
+}
 
 /* Rounds, sources and positions of every record add up to its tokens. */
 static void check_records(const json_t *run, int arms) {
@@ -121,11 +129,14 @@ static void check_records(const json_t *run, int arms) {
         int turns = 0;
         json_array_foreach(json_object_get(prompt, "records"), k, record) {
             json_int_t accepted = 0, proposed = 0, rounds = 0, rows = 0;
-            json_array_foreach(json_object_get(record, "accepted"), row, cell) accepted += json_integer_value(json_array_get(cell, 2));
-            json_array_foreach(json_object_get(record, "proposed"), row, cell) proposed += json_integer_value(json_array_get(cell, 1));
+            json_array_foreach(json_object_get(record, "accepted"), row, cell) accepted +=
+                json_integer_value(json_array_get(cell, 2));
+            json_array_foreach(json_object_get(record, "proposed"), row, cell) proposed +=
+                json_integer_value(json_array_get(cell, 1));
             json_array_foreach(json_object_get(record, "rows"), row, cell) {
                 rounds += json_integer_value(json_array_get(cell, 1));
-                rows += json_integer_value(json_array_get(cell, 0)) * json_integer_value(json_array_get(cell, 1));
+                rows +=
+                    json_integer_value(json_array_get(cell, 0)) * json_integer_value(json_array_get(cell, 1));
             }
             assert_int_equal(whole(record, "tokens"), TOKENS);
             assert_int_equal(whole(record, "rounds") + accepted, TOKENS);
@@ -136,7 +147,8 @@ static void check_records(const json_t *run, int arms) {
             turns |= 1 << whole(record, "turn");
         }
         assert_int_equal(turns, (1 << arms) - 1);
-        assert_int_equal(whole(json_array_get(json_object_get(prompt, "records"), 0), "turn"), (arms - (int)i % arms) % arms);
+        assert_int_equal(whole(json_array_get(json_object_get(prompt, "records"), 0), "turn"),
+                         (arms - (int)i % arms) % arms);
     }
 }
 
@@ -156,13 +168,16 @@ static void test_run(void **state) {
     assert_true(json_number_value(json_object_get(first, "acceptance_with_bonus")) == 1);
     assert_true(json_number_value(json_object_get(first, "acceptance_without_bonus")) == 0);
     assert_true(json_number_value(json_object_get(first, "ratio_to_plain")) == 1);
-    const json_t *record = json_array_get(json_object_get(json_array_get(json_object_get(run, "runs"), 0), "records"), 1);
+    const json_t *record =
+        json_array_get(json_object_get(json_array_get(json_object_get(run, "runs"), 0), "records"), 1);
     assert_int_equal(json_array_size(json_object_get(record, "each_round")), whole(record, "rounds"));
     static const char *const named[] = {"command", "start", "end", "machine", "model", "program", "settings"};
     for (size_t i = 0; i < sizeof named / sizeof *named; i++) assert_non_null(json_object_get(run, named[i]));
     json_decref(run);
-    static const char *const file[] = {"a/summary.csv", "a/report.md", "a/plots/speedup.dat", "a/plots/vars.gp"};
-    for (size_t i = 0; i < sizeof file / sizeof *file; i++) assert_int_equal(access(in_dir(file[i]), R_OK), 0);
+    static const char *const file[] = {"a/summary.csv", "a/report.md", "a/plots/speedup.dat",
+                                       "a/plots/vars.gp"};
+    for (size_t i = 0; i < sizeof file / sizeof *file; i++)
+        assert_int_equal(access(in_dir(file[i]), R_OK), 0);
     assert_int_not_equal(access(in_dir("a/partial.jsonl"), F_OK), 0);
 }
 
@@ -173,14 +188,15 @@ static char *counts(const char *name) {
     json_t *run = load(name), *out = json_array();
     size_t i, k, key_at;
     json_t *prompt, *record;
-    static const char *const key[] = {"arm", "turn", "tokens", "rounds", "drafter_passes", "verified_rows", "text_hash",
-                                      "equal", "accepted", "proposed", "rows", "confidence"};
+    static const char *const key[] = {"arm",           "turn",      "tokens", "rounds",   "drafter_passes",
+                                      "verified_rows", "text_hash", "equal",  "accepted", "proposed",
+                                      "rows",          "confidence"};
     json_array_foreach(json_object_get(run, "runs"), i, prompt)
-        json_array_foreach(json_object_get(prompt, "records"), k, record)
-            for (key_at = 0; key_at < sizeof key / sizeof *key; key_at++) {
-                assert_non_null(json_object_get(record, key[key_at]));
-                json_array_append(out, json_object_get(record, key[key_at]));
-            }
+        json_array_foreach(json_object_get(prompt, "records"), k,
+                           record) for (key_at = 0; key_at < sizeof key / sizeof *key; key_at++) {
+        assert_non_null(json_object_get(record, key[key_at]));
+        json_array_append(out, json_object_get(record, key[key_at]));
+    }
     char *text = json_dumps(out, JSON_COMPACT);
     json_decref(out), json_decref(run);
     return text;
@@ -232,7 +248,8 @@ static void test_difference(void **state) {
     (void)state;
     kill_midway(RESUMED "--out b --fresh");
     char command[1024];
-    snprintf(command, sizeof command, "sed -i '2s/\"equal\":true/\"equal\":false/4' %s", in_dir("b/partial.jsonl"));
+    snprintf(command, sizeof command, "sed -i '2s/\"equal\":true/\"equal\":false/4' %s",
+             in_dir("b/partial.jsonl"));
     assert_int_equal(system(command), 0);
     check_said(bench(RESUMED "--out b --resume"), 1, "1 texts differ from plain decoding's");
     assert_non_null(strstr(said, "11/12"));
@@ -270,15 +287,20 @@ static void test_refusals(void **state) {
     check_said(bench(MODEL "--modes ngram --out c-file/below"), 1, "Not a directory");
 }
 
-/* A head that is of another kind than its mode needs is skipped and told, and the rest is run; so are prompts that do not fit. */
+/* A head that is of another kind than its mode needs is skipped and told, and the rest is run; so are prompts
+ * that do not fit. */
 static void test_skips(void **state) {
     (void)state;
-    write_text("long.jsonl", "{\"id\": \"short\", \"prompt\": \"the other\"}\n{\"id\": \"long\", \"prompt\": \"the very long other that does not fit\"}\n");
-    check_said(bench("-m target --drafter eagle3:drafter --modes eagle3,ngram -t 1 -n 8 --max-prompt 12 --no-machine --no-plots --out d "
-                     "long.jsonl"), 0, "eagle3 skipped: ");
+    write_text("long.jsonl", "{\"id\": \"short\", \"prompt\": \"the other\"}\n{\"id\": \"long\", \"prompt\": "
+                             "\"the very long other that does not fit\"}\n");
+    check_said(bench("-m target --drafter eagle3:drafter --modes eagle3,ngram -t 1 -n 8 --max-prompt 12 "
+                     "--no-machine --no-plots --out d "
+                     "long.jsonl"),
+               0, "eagle3 skipped: ");
     assert_non_null(strstr(said, "prompt long of all left out: "));
     assert_non_null(strstr(said, "1/1"));
-    check_said(bench("-m target --modes eagle3 -t 1 -n 8 --no-machine --out g long.jsonl"), 3, "nothing is left to compare");
+    check_said(bench("-m target --modes eagle3 -t 1 -n 8 --no-machine --out g long.jsonl"), 3,
+               "nothing is left to compare");
     json_t *run = load("d/run.json");
     assert_int_equal(json_array_size(json_object_get(run, "arms")), 2);
     assert_int_equal(json_array_size(json_object_get(run, "runs")), 1);
@@ -287,21 +309,25 @@ static void test_skips(void **state) {
 
 /* ---- compare ---------------------------------------------------------------------------------- */
 
-/* A result of two arms on 32 prompts of 4 categories: x takes `seconds` where plain takes 1, all with a spread of a few per cent
- * that differs by seed. */
+/* A result of two arms on 32 prompts of 4 categories: x takes `seconds` where plain takes 1, all with a
+ * spread of a few per cent that differs by seed. */
 static void write_result(const char *name, double seconds, uint64_t seed, const char *revision) {
     json_t *runs = json_array();
     for (int p = 0; p < 32; p++) {
         char id[16], category[8];
         snprintf(id, sizeof id, "p%d", p);
         snprintf(category, sizeof category, "c%d", p % 4);
-        const double base = 1 + p % 7, a = base * (1 + 0.01 * (double)test_random(&seed)), b = base * (1 + 0.01 * (double)test_random(&seed));
-        json_array_append_new(runs, json_pack("{s:s,s:s,s:[{s:s,s:i,s:f},{s:s,s:i,s:f}]}", "prompt", id, "category", category, "records", "arm",
-                                              "plain", "tokens", 64, "seconds", a, "arm", "x", "tokens", 64, "seconds", seconds * b));
+        const double base = 1 + p % 7, a = base * (1 + 0.01 * (double)test_random(&seed)),
+                     b = base * (1 + 0.01 * (double)test_random(&seed));
+        json_array_append_new(runs,
+                              json_pack("{s:s,s:s,s:[{s:s,s:i,s:f},{s:s,s:i,s:f}]}", "prompt", id, "category",
+                                        category, "records", "arm", "plain", "tokens", 64, "seconds", a,
+                                        "arm", "x", "tokens", 64, "seconds", seconds * b));
     }
-    json_t *j = json_pack("{s:s,s:{s:s},s:[{s:s,s:s,s:f},{s:s,s:s,s:f}],s:o}", "format", "dgraft-bench 1", "program", "revision", revision,
-                          "arms", "label", "plain", "mode", "plain", "temperature", 0.0, "label", "x", "mode", "ngram", "temperature", 0.0,
-                          "runs", runs);
+    json_t *j =
+        json_pack("{s:s,s:{s:s},s:[{s:s,s:s,s:f},{s:s,s:s,s:f}],s:o}", "format", "dgraft-bench 1", "program",
+                  "revision", revision, "arms", "label", "plain", "mode", "plain", "temperature", 0.0,
+                  "label", "x", "mode", "ngram", "temperature", 0.0, "runs", runs);
     assert_int_equal(json_dump_file(j, in_dir(name), 0), 0);
     json_decref(j);
 }
@@ -313,7 +339,8 @@ static const char *verdict(const char *arm, const char *category) {
     for (const char *p = said; *p; p += strcspn(p, "\n"), p += *p == '\n') {
         char first[64], second[64];
         snprintf(line, sizeof line, "%.*s", (int)strcspn(p, "\n"), p);
-        if (sscanf(line, "%63s %63s", first, second) != 2 || strcmp(first, arm) || strcmp(second, category)) continue;
+        if (sscanf(line, "%63s %63s", first, second) != 2 || strcmp(first, arm) || strcmp(second, category))
+            continue;
         const char *last = strstr(line, "no difference");
         snprintf(found, sizeof found, "%s", last ? last : strrchr(line, ' ') + 1);
         return found;
@@ -355,8 +382,9 @@ static void test_handicap(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_run),      cmocka_unit_test(test_resume), cmocka_unit_test(test_difference), cmocka_unit_test(test_disk_full),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_skips),  cmocka_unit_test(test_compare),    cmocka_unit_test(test_handicap),
+        cmocka_unit_test(test_run),       cmocka_unit_test(test_resume),   cmocka_unit_test(test_difference),
+        cmocka_unit_test(test_disk_full), cmocka_unit_test(test_refusals), cmocka_unit_test(test_skips),
+        cmocka_unit_test(test_compare),   cmocka_unit_test(test_handicap),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
