@@ -160,7 +160,7 @@ BENCH_EAGLE3 := $(firstword $(wildcard dflash/checkpoints/smollm2*eagle3*))
 BENCH_SET = -m $(MODEL) --drafter dflash:$(BENCH_DFLASH) $(if $(BENCH_EAGLE3),--drafter eagle3:$(BENCH_EAGLE3)) $(BENCH_ARGS)
 BENCH_PROMPTS = $(filter-out bench/prompts/languages.jsonl,$(wildcard bench/prompts/*.jsonl))
 
-bench: deps model ## modes beside plain decoding on SmolLM2, about 10 minutes; tables, plots and JSON in bench/results/<machine>
+bench: deps model ## modes beside plain decoding on SmolLM2: tables, plots and JSON in bench/results/<machine>
 	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/dgraft-bench
 	@$(BUILD)/bench/dgraft-bench $(BENCH_SET) --budget 15 --arm fused-auto=fused,budget=auto \
 	  $(if $(BENCH_EAGLE3),--arm eagle3=eagle3 --arm graft-eagle3=graft-eagle3) $(BENCH_PROMPTS)

@@ -279,6 +279,11 @@ static void skip_arm(bench_arms *o, const char *label, const char *why) {
     snprintf(s->why, sizeof s->why, "%s", why);
 }
 
+static bool same_arm(const bench_arm *a, const bench_arm *b) {
+    return a->mode == b->mode && a->budget == b->budget && a->warmup == b->warmup &&
+           !strcmp(a->calibration, b->calibration) && !memcmp(a->text, b->text, sizeof a->text);
+}
+
 /* One arm of a specification, unless it is there already. */
 static bool add_arm(const maker *k, const spec *s, int budget, bool show_budget, double temperature,
                     bool show_temperature) {
@@ -294,17 +299,18 @@ static bool add_arm(const maker *k, const spec *s, int budget, bool show_budget,
     if (show_temperature) snprintf(heat, sizeof heat, " T=%g", temperature);
     snprintf(a->label, sizeof a->label, "%s%s%s", s->name, show_budget && *a->mode->drafts ? shown : "",
              heat);
-    for (int i = 0; i < o->n; i++)
-        if (!strcmp(o->v[i].label, a->label)) return true;
     words t = {.arm = a};
     char why[512];
     if (!split_drafts(k, s, a, &t) || !give_keys(k, s, a, &t)) return false;
-    if (!fill_paths(k, a, &t, why, sizeof why))
-        skip_arm(o, a->label, why);
-    else if (t.used >= BENCH_TEXT - 1)
+    const bool found = fill_paths(k, a, &t, why, sizeof why);
+    if (t.used >= BENCH_TEXT - 1)
         return refuse(k, "arm %s: its paths and parameters are too long%s%s", s->name, "", "");
-    else
-        o->n++;
+    for (int i = 0; i < o->n; i++) {
+        if (strcmp(o->v[i].label, a->label)) continue;
+        return same_arm(&o->v[i], a) || refuse(k, "two different arms are called %s%s%s", a->label, "", "");
+    }
+    if (!found) skip_arm(o, a->label, why);
+    o->n += found;
     return true;
 }
 

@@ -123,7 +123,7 @@ static uint64_t hash_file(uint64_t h, const char *path, bool *found) {
 
 static int weights_or_config(const struct dirent *e) {
     const char *dot = strrchr(e->d_name, '.');
-    return !strcmp(e->d_name, "config.json") ||
+    return !strcmp(e->d_name, "config.json") || strstr(e->d_name, "calibration.json") ||
            (dot && (!strcmp(dot, ".safetensors") || !strcmp(dot, ".gguf")));
 }
 
@@ -138,10 +138,14 @@ void provenance_hash(const char *path, char out[32]) {
         h = hash_file(h, file, &found);
         free(entry[i]);
     }
-    if (n >= 0)
+    if (n >= 0) {
         free(entry);
-    else
+    } else {
+        char beside[4096];
+        snprintf(beside, sizeof beside, "%s.calibration.json", path);
         h = hash_file(h, path, &found);
+        h = hash_file(h, beside, &found);
+    }
     out[0] = 0;
     if (found) snprintf(out, 32, "%016" PRIx64, h);
 }

@@ -14,7 +14,8 @@ json_t *provenance_state(void);
  * reference. */
 json_t *provenance_setup(const bench_run *r);
 
-/* "fnv1a-64" over size, first and last MiB of a file, or of every weights file and config.json in a folder;
+/* "fnv1a-64" over size, first and last MiB of a file, or of every weights file, config.json and calibration
+ * in a folder;
  * "" if it cannot be read. Tells versions of a model apart, and is no proof of integrity. */
 void provenance_hash(const char *path, char out[32]);
 

@@ -267,6 +267,7 @@ static void test_wrong_arms(void **state) {
              {"", "x=dflash,graft.width=1", NULL, "no drafter of mode dflash takes"},
              {"", "x=dflash,budget=256", NULL, "expected auto or 1 to 255"},
              {"", "x=dflash,block", NULL, "expected key=value"},
+             {"fused", "fused=fused,dflash.width=2", NULL, "two different arms are called fused"},
              {"", NULL, "blocks", "there is no ablation \"blocks\"; nearest: block"}};
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         bench_wish w = all_weights;
@@ -286,6 +287,7 @@ static void test_presets(void **state) {
     (void)state;
     bench_wish w = all_weights;
     w.modes = "all";
+    w.arm[0] = "fused", w.n_arm = 1; /* the same arm again is no second one */
     bench_arms a = make(&w);
     assert_int_equal(a.n, (int)dg_mode_count());
     bench_arms_free(&a);

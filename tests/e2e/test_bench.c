@@ -212,15 +212,15 @@ static int lines_of(const char *name) {
 
 #define RESUMED MODEL "--modes ngram,dflash,graft-tail --budget 7 --repeat 3 "
 
-/* Starts a run and kills it when some prompts are done. */
-static void kill_midway(const char *format, ...) {
+/* Starts a run and sends it a signal when some prompts are done. */
+static void end_midway(int signal, int status, const char *format, ...) {
     va_list args;
     va_start(args, format);
     const pid_t child = start(format, args);
     va_end(args);
     for (int i = 0; i < 60000 && lines_of("b/partial.jsonl") < 4; i++) usleep(500);
-    kill(child, SIGKILL);
-    assert_int_equal(end_of(child), 128 + SIGKILL);
+    kill(child, signal);
+    assert_int_equal(end_of(child), status);
     const int n = lines_of("b/partial.jsonl");
     assert_in_range(n, 4, PROMPTS); /* the first line is the setup */
 }
@@ -228,7 +228,7 @@ static void kill_midway(const char *format, ...) {
 static void test_resume(void **state) {
     (void)state;
     check_said(bench(RESUMED "--out whole"), 0, "12/12");
-    kill_midway(RESUMED "--out b");
+    end_midway(SIGKILL, 128 + SIGKILL, RESUMED "--out b");
     FILE *f = fopen(in_dir("b/partial.jsonl"), "a");
     fputs("{\"prompt\": \"p9\", \"categ", f); /* as if it was writing */
     fclose(f);
@@ -246,13 +246,22 @@ static void test_resume(void **state) {
 /* What is not plain's text makes the exit status 1, also when it comes from the journal. */
 static void test_difference(void **state) {
     (void)state;
-    kill_midway(RESUMED "--out b --fresh");
+    end_midway(SIGKILL, 128 + SIGKILL, RESUMED "--out b --fresh");
     char command[1024];
     snprintf(command, sizeof command, "sed -i '2s/\"equal\":true/\"equal\":false/4' %s",
              in_dir("b/partial.jsonl"));
     assert_int_equal(system(command), 0);
     check_said(bench(RESUMED "--out b --resume"), 1, "1 texts differ from plain decoding's");
     assert_non_null(strstr(said, "11/12"));
+}
+
+/* Ctrl-C: says where things are, shows what it has, leaves a whole journal. */
+static void test_interrupt(void **state) {
+    (void)state;
+    end_midway(SIGINT, 130, RESUMED "--out b --fresh");
+    assert_non_null(strstr(said, "interrupted; "));
+    assert_non_null(strstr(said, "Ratio to plain decoding by category"));
+    check_said(bench(RESUMED "--out b --resume"), 0, "12/12");
 }
 
 static void test_disk_full(void **state) {
@@ -382,9 +391,9 @@ static void test_handicap(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_run),       cmocka_unit_test(test_resume),   cmocka_unit_test(test_difference),
-        cmocka_unit_test(test_disk_full), cmocka_unit_test(test_refusals), cmocka_unit_test(test_skips),
-        cmocka_unit_test(test_compare),   cmocka_unit_test(test_handicap),
+        cmocka_unit_test(test_run),       cmocka_unit_test(test_resume),    cmocka_unit_test(test_difference),
+        cmocka_unit_test(test_interrupt), cmocka_unit_test(test_disk_full), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_skips),     cmocka_unit_test(test_compare),   cmocka_unit_test(test_handicap),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
