@@ -340,7 +340,7 @@ static bool run_arms(bench_run *r, int rep, const volatile int *stop, json_t *li
         }
         sample *s = bench_now(r, rep, arm);
         const sample *plain = bench_now(r, rep, r->arms.v[arm].plain);
-        s->equal = s->text == plain->text && s->tokens == plain->tokens;
+        s->equal = sample_same_text(s, plain);
         json_array_append_new(list, record(r, rep, arm, (arm - first + n) % n, rounds[arm]));
     }
     return ok;

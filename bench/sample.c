@@ -27,6 +27,10 @@ uint64_t sample_accepted(const sample *s, int source) {
     return n;
 }
 
+bool sample_same_text(const sample *a, const sample *b) {
+    return a->text == b->text && a->tokens == b->tokens;
+}
+
 void sample_add(sample *sum, const sample *s) {
     sum->tokens += s->tokens, sum->rounds += s->rounds, sum->passes += s->passes, sum->rows += s->rows;
     sum->prompt += s->prompt, sum->seconds += s->seconds, sum->cpu += s->cpu, sum->draft += s->draft;

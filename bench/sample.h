@@ -41,6 +41,9 @@ json_t *sample_to_json(const sample *s);
 /* False if something else than sample_to_json wrote it. */
 bool sample_from_json(const json_t *j, sample *s);
 
+/* Same tokens, as far as hash and number say. */
+bool sample_same_text(const sample *a, const sample *b);
+
 int sample_context_bin(uint64_t tokens);
 double sample_context_low(int bin); /* the least number of tokens of a bin */
 int sample_probability_bin(double p);

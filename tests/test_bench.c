@@ -94,6 +94,11 @@ static void test_bootstrap(void **state) {
     check_close(j.lo, 2 * i.lo, 1e-12); /* the same draws */
     assert_true(k.lo > i.lo && k.hi < i.hi);
     assert_true(isnan(stat_bootstrap(v, 1, 0.95, 1).lo));
+    double many[400]; /* the normal interval of a mean: 1.96 standard errors to either side */
+    for (int n = 0; n < 400; n++) many[n] = exp(n % 2 ? 0.1 : -0.1);
+    i = stat_bootstrap(many, 400, 0.95, 1);
+    check_close(-log(i.lo), 1.96 * 0.1 / 20, 0.06 * 0.0098);
+    check_close(log(i.hi), 1.96 * 0.1 / 20, 0.06 * 0.0098);
 }
 
 /* ---- prompts ---------------------------------------------------------------------------------- */
@@ -337,6 +342,11 @@ static void test_sample_json(void **state) {
     sample back;
     assert_true(sample_from_json(again, &back));
     assert_memory_equal(&back, &s, sizeof s);
+    assert_true(sample_same_text(&s, &back));
+    back.text ^= 1;
+    assert_false(sample_same_text(&s, &back));
+    back.text ^= 1, back.tokens--;
+    assert_false(sample_same_text(&s, &back));
     json_array_append_new(json_object_get(again, "accepted"), json_pack("[i,i,i]", SAMPLE_DEPTHS, 0, 1));
     assert_false(sample_from_json(again, &back));
     json_object_del(again, "rounds");
