@@ -30,15 +30,16 @@ LIB_SRC  := $(filter-out $(CLI_SRC),$(wildcard kernels/*.c kernels/cpu/*.c runti
 TRAINED  := tests/golden/test_trained.c
 TEST_SRC := $(filter-out $(TRAINED),$(wildcard tests/test_*.c tests/ops/test_*.c tests/golden/test_*.c tests/e2e/test_*.c tests/bad/test_*.c))
 TEST_LIB := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
-BENCH_SRC:= $(wildcard bench/bench*.c)
-BENCH_LIB:= $(filter-out $(BENCH_SRC),$(wildcard bench/*.c))
+# Two programs: operations beside the machine's roofs, and modes beside plain decoding.
+OPS_SRC  := $(addprefix bench/,bench_ops.c ops.c steps.c measure.c peaks.c)
+BENCH_SRC:= $(filter-out $(OPS_SRC),$(wildcard bench/*.c)) bench/measure.c bench/peaks.c
+BENCH_PART := $(addprefix bench/,stats.c prompts.c sample.c arms.c summary.c) # what its unit test links
 
 # The library is built twice: as shipped, and with DG_TEST (asserts on, allocation hooks, DG_ISA).
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/rel/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/rel/%.o)
 TLIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/test/%.o)
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/test/%)
-BENCH_BIN:= $(BENCH_SRC:%.c=$(BUILD)/%)
 
 # One file per instruction set, compiled with its own flags and chosen at run time. GCC 11 and clang 12 know them all.
 ifeq ($(ARCH),x86_64)
@@ -51,7 +52,7 @@ endif
 # Inlining alone makes them large; -O2 compiles them in half the time and runs as fast.
 isa = $(if $(findstring kernels/cpu/isa_,$1),-O2) $(foreach i,avx2 avxvnni avx512 amx amx_model,$(if $(findstring isa_$i.,$1),$(ISA_$i)))
 
-.PHONY: all lib cli deps model demo test golden portable bench bench-ops fuzz asan ubsan tsan oom lint format layers train-deps train-smoke install uninstall clean help found
+.PHONY: all lib cli deps model demo test golden portable bench bench-full bench-ops fuzz asan ubsan tsan oom lint format layers train-deps train-smoke install uninstall clean help found
 .DEFAULT_GOAL := all
 
 all: lib cli ## library and program
@@ -104,14 +105,28 @@ $(BUILD)/libdgraft-test.a: $(TLIB_OBJ)
 
 $(TEST_BIN) $(TRAINED:%.c=$(BUILD)/test/%): $(BUILD)/test/%: $(BUILD)/test/%.o $(TEST_LIB:%.c=$(BUILD)/test/%.o) $(BUILD)/libdgraft-test.a
 	$(call say,LD ,$@)
-	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -lcmocka -o $@
+	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -lcmocka -o $@
 
-$(BUILD)/bench/bench_ops: $(BENCH_LIB:%.c=$(BUILD)/rel/%.o)
+# What the benchmark was built from, for its results; touched only when it changes.
+$(BUILD)/revision.h: FORCE
+	@mkdir -p $(@D)
+	@{ echo '#define DG_REVISION "'`git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown`'"'; \
+	   echo '#define DG_FLAGS "$(strip $(CFLAGS) $(if $(SAN),-fsanitize=$(SAN)))"'; } >$@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+.PHONY: FORCE
+FORCE:
 
-$(BENCH_BIN): $(BUILD)/bench/%: $(BUILD)/rel/bench/%.o $(BUILD)/libdgraft.a
+$(BUILD)/rel/bench/provenance.o $(BUILD)/test/bench/provenance.o: BASE += -I$(BUILD)
+$(BUILD)/rel/bench/provenance.o $(BUILD)/test/bench/provenance.o: $(BUILD)/revision.h
+
+$(BUILD)/test/tests/test_bench: $(BENCH_PART:%.c=$(BUILD)/test/%.o)
+$(BUILD)/test/tests/e2e/test_bench: | $(BUILD)/bench/dgraft-bench
+$(BUILD)/bench/bench_ops: $(OPS_SRC:%.c=$(BUILD)/rel/%.o)
+$(BUILD)/bench/dgraft-bench: $(BENCH_SRC:%.c=$(BUILD)/rel/%.o)
+$(BUILD)/bench/bench_ops $(BUILD)/bench/dgraft-bench: $(BUILD)/libdgraft.a
 	@mkdir -p $(@D)
 	$(call say,LD ,$@)
-	$(Q)$(CC) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -o $@
+	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -o $@
 
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
@@ -128,7 +143,7 @@ test: deps ## every test; ends with `N passed, N failed, N skipped`
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) test-run
 
 .PHONY: test-run
-test-run: $(TEST_BIN) all
+test-run: $(TEST_BIN) all $(BUILD)/bench/dgraft-bench
 	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh $(TEST_BIN)
 
 golden: $(filter $(BUILD)/test/tests/golden/%,$(TEST_BIN)) ## the golden tests alone; GOLDEN=DIR for another set
@@ -141,9 +156,24 @@ portable: $(filter-out $(BUILD)/test/tests/e2e/% $(BUILD)/test/tests/bad/% %/tes
 oom: $(BUILD)/test/tests/bad/test_oom ## every allocation fails in turn
 	@sh tests/run.sh --bin-only $<
 
-bench: deps model ## modes beside plain decoding on SmolLM2: tokens a second, acceptance length
-	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/bench
-	@$(BUILD)/bench/bench -m $(MODEL) --drafter dflash/checkpoints/smollm2-135m-dflash-b16 $(wildcard bench/prompts/*.jsonl)
+# The project's own drafters: DFlash and, where one was trained, an EAGLE-3 head.
+BENCH_DFLASH := dflash/checkpoints/smollm2-135m-dflash-b16
+BENCH_EAGLE3 := $(firstword $(wildcard dflash/checkpoints/smollm2*eagle3*))
+BENCH_SET = -m $(MODEL) --drafter dflash:$(BENCH_DFLASH) $(if $(BENCH_EAGLE3),--drafter eagle3:$(BENCH_EAGLE3)) $(BENCH_ARGS)
+BENCH_PROMPTS = $(filter-out bench/prompts/languages.jsonl,$(wildcard bench/prompts/*.jsonl))
+
+bench: deps model ## modes beside plain decoding on SmolLM2: tables, plots and JSON in bench/results/<machine>
+	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/dgraft-bench
+	@$(BUILD)/bench/dgraft-bench $(BENCH_SET) --budget 15 --arm fused-auto=fused,budget=auto \
+	  $(if $(BENCH_EAGLE3),--arm eagle3=eagle3 --arm graft-eagle3=graft-eagle3) $(BENCH_PROMPTS)
+
+bench-full: deps model ## every mode, ablation, budget and temperature, hours; an interrupted run goes on
+	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/dgraft-bench
+	@set -e; go() { out=bench/results/full/$$1; shift; \
+	  [ -f $$out/run.json ] || $(BUILD)/bench/dgraft-bench $(BENCH_SET) --resume --out $$out "$$@" $(BENCH_PROMPTS) || [ $$? = 3 ]; }; \
+	go modes --modes all --per-category 0 -n 128; \
+	go sampled --modes main --temp 0.7,1.3 --budget 15; \
+	for a in `$(BUILD)/bench/dgraft-bench --list | sed -n 's/^  \([a-z]*\) .*/\1/p'`; do go $$a --modes "" --ablate $$a; done
 
 bench-ops: deps model ## operations, whole passes and loading beside the machine's roofs; CSV and PNG in $(BUILD)/bench-ops
 	@$(MAKE) --no-print-directory -j$(shell nproc) $(BUILD)/bench/bench_ops
