@@ -4,7 +4,7 @@
  * 32 columns are the right factor, and the digits of up to 16 rows of x in a dg_act_block are the left one. A tile
  * product sums them in integers; the steps in f32 are those of strip_tile, so the results are its bits.
  *
- * The tile unit works apart from the vector units and takes its time (some 150 cycles from loads to stored sums).
+ * The tile unit works apart from the vector units and takes its time (an estimated 150 cycles from loads to stored sums).
  * So the products of a part are asked for before the sums of the part before it are added up. */
 
 #ifdef DG_TILE_MODEL
@@ -20,8 +20,8 @@
 #define tile_release()             _tile_release()
 #endif
 
-/* Rows from which tiles are used. Vectors spend 11 cycles a row on 32 columns of 16 outputs; tiles 3, and not below 40 to
- * 50 for the tile unit's own way (both from published figures). */
+/* Rows from which tiles are used. By count of instructions, vectors spend 11 cycles a row on 32 columns of 16 outputs;
+ * tiles 3, and not below 40 to 50 for the tile unit's own way. Estimated: a processor with tiles would settle it. */
 enum { AMX_ROWS = 5 };
 
 /* The operand of LDTILECFG: of each tile its columns in bytes and its rows. */
