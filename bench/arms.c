@@ -292,11 +292,11 @@ static bool add_arm(const maker *k, const spec *s, int budget, bool show_budget,
     bench_arm *a = &o->v[o->n];
     *a = (bench_arm){
         .mode = find_mode(s->mode), .budget = budget, .temperature = (float)temperature, .warmup = s->warmup};
-    snprintf(a->family, sizeof a->family, "%s", s->name);
     snprintf(a->calibration, sizeof a->calibration, "%s", s->calibration);
     char shown[16] = "/auto", heat[16] = "";
     if (budget) snprintf(shown, sizeof shown, "/%d", budget);
     if (show_temperature) snprintf(heat, sizeof heat, " T=%g", temperature);
+    snprintf(a->family, sizeof a->family, "%s%s", s->name, heat);
     snprintf(a->label, sizeof a->label, "%s%s%s", s->name, show_budget && *a->mode->drafts ? shown : "",
              heat);
     words t = {.arm = a};

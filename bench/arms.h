@@ -9,8 +9,8 @@
 enum { BENCH_ARMS = 256, BENCH_PATHS = 8, BENCH_LIST = 32, BENCH_TEXT = 2048 };
 
 typedef struct bench_arm {
-    char label[128]; /* its name; with "/BUDGET" or " T=..." behind it where several of those are run */
-    char family[96]; /* the name alone: the arms of a sweep share it */
+    char label[128];  /* its name; with "/BUDGET" or " T=..." behind it where several of those are run */
+    char family[128]; /* without the budget: a sweep of budgets shares it */
     const dg_mode *mode;
     char text[BENCH_TEXT]; /* what draft points into */
     dg_draft draft[DG_STATS_SOURCES];

@@ -43,7 +43,8 @@ static void collect(const bench_run *r, names *k) {
         for (int d = 0; d < (int)a->n_draft; d++)
             if (source_index(k, a->draft[d].name) == k->n_source && k->n_source < MAX_SOURCES)
                 k->source[k->n_source++] = a->draft[d].name;
-        if (index_of(k->family, k->n_family, a->family) == k->n_family) k->family[k->n_family++] = a->family;
+        if (a->n_draft && index_of(k->family, k->n_family, a->family) == k->n_family)
+            k->family[k->n_family++] = a->family;
     }
 }
 
@@ -99,7 +100,7 @@ static void write_speedup(const bench_run *r, const names *k, FILE *f) {
     for (int c = -1; c < r->n_category; c++) {
         for (int i = 0; i < r->arms.n; i++) {
             const summary s = bench_summary(r, i, c);
-            const bool one = isnan(s.interval.lo); /* a single prompt has no interval */
+            const bool one = isnan(s.interval.lo); /* too few prompts for an interval */
             if (s.prompts)
                 fprintf(f, "%d %.5f %.5f %.5f\n", i + 1, s.ratio, one ? s.ratio : s.interval.lo,
                         one ? s.ratio : s.interval.hi);

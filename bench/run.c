@@ -327,9 +327,11 @@ static json_t *record(const bench_run *r, int rep, int arm, int turn, json_t *ro
 static bool run_arms(bench_run *r, int rep, const volatile int *stop, json_t *list) {
     const int n = r->arms.n, p = r->n_done, first = (p + rep) % n;
     json_t *rounds[BENCH_ARMS] = {NULL};
+    int turn[BENCH_ARMS];
     bool ok = true;
     for (int i = 0; ok && i < n; i++) {
         const int arm = (first + i) % n;
+        turn[arm] = i;
         rounds[arm] = r->every_round ? json_array() : NULL;
         ok = !*stop && run_arm(r, &r->arms.v[arm], &r->ids[p], bench_now(r, rep, arm), rounds[arm]) == DG_OK;
     }
@@ -341,7 +343,7 @@ static bool run_arms(bench_run *r, int rep, const volatile int *stop, json_t *li
         sample *s = bench_now(r, rep, arm);
         const sample *plain = bench_now(r, rep, r->arms.v[arm].plain);
         s->equal = sample_same_text(s, plain);
-        json_array_append_new(list, record(r, rep, arm, (arm - first + n) % n, rounds[arm]));
+        json_array_append_new(list, record(r, rep, arm, turn[arm], rounds[arm]));
     }
     return ok;
 }

@@ -52,7 +52,7 @@ static uint64_t draw(uint64_t *state) {
 }
 
 stat_interval stat_bootstrap(const double *v, int n, double level, uint64_t seed) {
-    if (n < 2) return (stat_interval){NAN, NAN};
+    if (n < 3) return (stat_interval){NAN, NAN};
     double *logs = malloc(((size_t)n + RESAMPLES) * sizeof *logs), *mean = logs + n;
     if (!logs) abort();
     for (int i = 0; i < n; i++) logs[i] = log(v[i]);

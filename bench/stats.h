@@ -19,7 +19,7 @@ double stat_quantile(const double *v, int n, double q);
 double stat_geomean(const double *v, int n);
 
 /* Percentile interval of the geometric mean of positive v [n] from 2,000 resamples with a generator seeded
- * with `seed`; NAN if n < 2. level: 0.95 for 95 %. */
+ * with `seed`; NAN if n < 3. level: 0.95 for 95 %. */
 stat_interval stat_bootstrap(const double *v, int n, double level, uint64_t seed);
 
 /* The value below which Student's t with df degrees of freedom lies with probability p, 0 < p < 1. */

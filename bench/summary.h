@@ -11,7 +11,7 @@ typedef struct summary {
     sample sum;
     double speed, speed_low, speed_high; /* tokens/s over prompts: median, 10th, 90th percentile */
     double ratio;           /* of tokens/s to plain's on the same prompt: geometric mean over prompts */
-    stat_interval interval; /* its bootstrap 95 %, NAN for a single prompt */
+    stat_interval interval; /* its bootstrap 95 %, NAN below three prompts */
     double ratio_median;
     double tau, drafted;                 /* tokens a round with and without the target's own (bonus) token */
     double share;                        /* of drafted nodes that became text */

@@ -93,7 +93,7 @@ static void test_bootstrap(void **state) {
     const stat_interval j = stat_bootstrap(twice, 4, 0.95, 1), k = stat_bootstrap(v, 4, 0.5, 1);
     check_close(j.lo, 2 * i.lo, 1e-12); /* the same draws */
     assert_true(k.lo > i.lo && k.hi < i.hi);
-    assert_true(isnan(stat_bootstrap(v, 1, 0.95, 1).lo));
+    assert_true(isnan(stat_bootstrap(v, 2, 0.95, 1).lo));
     double many[400]; /* the normal interval of a mean: 1.96 standard errors to either side */
     for (int n = 0; n < 400; n++) many[n] = exp(n % 2 ? 0.1 : -0.1);
     i = stat_bootstrap(many, 400, 0.95, 1);
@@ -255,7 +255,7 @@ static void test_arm_grid(void **state) {
     bench_arms a = make(&w);
     assert_int_equal(a.n, 10); /* 2 plain; 2 modes x 2 budgets x 2 temperatures */
     const bench_arm *x = find_arm(&a, "dflash/7 T=0.8");
-    assert_string_equal(x->family, "dflash");
+    assert_string_equal(x->family, "dflash T=0.8");
     assert_string_equal(a.v[x->plain].label, "plain T=0.8");
     find_arm(&a, "ngram/auto T=0");
     bench_arms_free(&a);
