@@ -2,7 +2,7 @@
  * the simulator of tests/cudasim (which defines DG_CUDASIM and compiles the same .cu files with the host's
  * C++ compiler). Kernels know nothing else of the simulator.
  *
- *  - DG_LAUNCH(kernel, grid, block, shared_bytes, stream, args...) launches; see cudaGetLastError() for errors.
+ *  - DG_LAUNCH(kernel, grid, block, shared_bytes, stream, args...) launches; errors: cudaGetLastError().
  *    A template kernel with commas goes in parentheses: DG_LAUNCH((k<float, 4>), ...).
  *  - DG_DYN_SHARED(type, name) declares `type *name`, the kernel's dynamic shared memory (128-byte aligned).
  *    Static shared memory is written as in CUDA, as a plain array: __shared__ float tile[32][33].
@@ -21,7 +21,7 @@
 
 #ifdef DG_CUDASIM
 
-#include "mma.h" /* of the simulator */
+#include "dgsim_mma.h"
 
 #define DG_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
     dgsim_launch(#kernel, __FILE__, __LINE__, kernel, grid, block, shared_bytes, stream, ##__VA_ARGS__)
