@@ -4,6 +4,8 @@ PREFIX ?= /usr/local
 GOLDEN ?= ../shared/golden
 DEBUG  ?=
 SAN    ?=
+CUDA   ?= 0
+SMS    ?= 80 90
 
 CC       ?= cc
 AR       ?= ar
@@ -35,8 +37,22 @@ OPS_SRC  := $(addprefix bench/,bench_ops.c ops.c steps.c measure.c peaks.c)
 BENCH_SRC:= $(filter-out $(OPS_SRC),$(wildcard bench/*.c)) bench/measure.c bench/peaks.c
 BENCH_PART := $(addprefix bench/,stats.c prompts.c sample.c arms.c summary.c) # what its unit test links
 
+# CUDA=1 makes library and program with the CUDA backend, in $(BUILD)/cuda; auto: where nvcc is.
+NVCC     ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+WITH_CUDA:= $(if $(filter 1,$(CUDA)),1,$(if $(filter auto,$(CUDA)),$(if $(NVCC),1)))
+OUT      := $(BUILD)$(if $(WITH_CUDA),/cuda)
+CUDA_SRC := $(wildcard kernels/cuda/*.cu)
+NEWEST   := $(lastword $(SMS))
+# Code for every SM named, and PTX of the newest for what comes after.
+NVCCFLAGS:= -std=c++17 -O3 -I. -fmad=false -DDG_CUDA -Werror all-warnings $(foreach s,$(SMS),-gencode arch=compute_$s,code=sm_$s) \
+            -gencode arch=compute_$(NEWEST),code=compute_$(NEWEST) \
+            -Xcompiler -fPIC,-fvisibility=hidden,-pthread,-Wall,-Wextra,-Wno-missing-field-initializers,-Werror
+CUDA_LIB := $(if $(NVCC),-L$(dir $(NVCC))../lib64 -lcudart_static -lstdc++ -ldl -lrt)
+
 # The library is built twice: as shipped, and with DG_TEST (asserts on, allocation hooks, DG_ISA).
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/rel/%.o)
+CUDA_OBJ := $(CUDA_SRC:%.cu=$(BUILD)/cuda/%.o)
+CLIB_OBJ := $(filter-out %/backend.o,$(LIB_OBJ)) $(BUILD)/cuda/kernels/backend.o $(CUDA_OBJ)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/rel/%.o)
 TLIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/test/%.o)
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/test/%)
@@ -56,8 +72,8 @@ isa = $(if $(findstring kernels/cpu/isa_,$1),-O2) $(foreach i,avx2 avxvnni avx51
 .DEFAULT_GOAL := all
 
 all: lib cli ## library and program
-lib: $(BUILD)/libdgraft.a $(BUILD)/libdgraft.so
-cli: $(BUILD)/dgraft
+lib: $(OUT)/libdgraft.a $(OUT)/libdgraft.so
+cli: $(OUT)/dgraft
 
 help: ## this list
 	@grep -hE '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -85,18 +101,36 @@ $(BUILD)/test/%.o: %.c Makefile
 	$(call say,CC ,$@)
 	$(Q)$(CC) $(BASE) $(CFLAGS) $(TESTDEF) $(call isa,$<) -c $< -o $@
 
+# The same with the CUDA backend. Of the C files, only the list of backends differs.
+$(BUILD)/cuda/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC ,$@)
+	$(Q)$(CC) $(BASE) $(CFLAGS) -DNDEBUG -DDG_CUDA -c $< -o $@
+
+$(BUILD)/cuda/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(call say,NVCC,$@)
+	$(if $(NVCC),,$(error CUDA=1 needs nvcc: install the CUDA toolkit, or name it with NVCC=))
+	$(Q)$(NVCC) $(NVCCFLAGS) -MD -MF $(@:.o=.d) -MT $@ -c $< -o $@
+
 $(BUILD)/libdgraft.a: $(LIB_OBJ)
+$(BUILD)/cuda/libdgraft.a: $(CLIB_OBJ)
+$(BUILD)/libdgraft.a $(BUILD)/cuda/libdgraft.a:
 	@rm -f $@
 	$(call say,AR ,$@)
 	$(Q)$(AR) rcs $@ $^
 
 $(BUILD)/libdgraft.so: $(LIB_OBJ)
+$(BUILD)/cuda/libdgraft.so: $(CLIB_OBJ)
+$(BUILD)/libdgraft.so $(BUILD)/cuda/libdgraft.so:
 	$(call say,LD ,$@)
-	$(Q)$(CC) -shared -Wl,-soname,libdgraft.so.0 $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -o $@
+	$(Q)$(CC) -shared -Wl,-soname,libdgraft.so.0 -Wl,--exclude-libs,ALL $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) $(if $(findstring /cuda/,$@),$(CUDA_LIB)) -o $@
 
 $(BUILD)/dgraft: $(CLI_OBJ) $(BUILD)/libdgraft.a
+$(BUILD)/cuda/dgraft: $(CLI_OBJ) $(BUILD)/cuda/libdgraft.a
+$(BUILD)/dgraft $(BUILD)/cuda/dgraft:
 	$(call say,LD ,$@)
-	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) $(if $(EDIT_OK),-ledit) -o $@
+	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) $(if $(findstring /cuda/,$@),$(CUDA_LIB)) $(if $(EDIT_OK),-ledit) -o $@
 
 $(BUILD)/libdgraft-test.a: $(TLIB_OBJ)
 	@rm -f $@
