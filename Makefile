@@ -289,4 +289,6 @@ format: ## clang-format the sources
 clean: ## remove what was built
 	rm -rf $(BUILD) build-asan build-tsan build-fuzz
 
+include tests/cudasim/cudasim.mk
+
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

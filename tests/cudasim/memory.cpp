@@ -150,16 +150,28 @@ static bool memory_init(void) {
     mprotect(dynamic_pages, dynamic_limit, PROT_READ | PROT_WRITE);
     arena_next = arena + guard_bytes;
     read_symbols();
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_sigaction = on_signal;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigaction(SIGSEGV, &action, &old_action[0]);
-    sigaction(SIGBUS, &action, &old_action[1]);
     return true;
 }
 
 [[maybe_unused]] static const bool initialised = memory_init(); /* after the tables above */
+
+/* Signals are ours from the next call on, whoever took them since the last (test libraries do for each test).
+ * A fibre's stack may be what faults, so that a thread which runs kernels needs one for signals. */
+static void take_signals(void) {
+    for (int i = 0; i < 2; i++) {
+        struct sigaction action, old;
+        memset(&action, 0, sizeof action);
+        action.sa_sigaction = on_signal;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+        if (sigaction(i ? SIGBUS : SIGSEGV, &action, &old) == 0 && old.sa_sigaction != on_signal) old_action[i] = old;
+    }
+    if (has_signal_stack) return;
+    has_signal_stack = true;
+    stack_t st = {};
+    st.ss_size = 256 << 10;
+    st.ss_sp = mmap(nullptr, st.ss_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (st.ss_sp != MAP_FAILED) sigaltstack(&st, nullptr);
+}
 
 bool dgsim_in_arena(const void *p) {
     const char *c = static_cast<const char *>(p);
@@ -169,6 +181,7 @@ bool dgsim_in_arena(const void *p) {
 size_t dgsim_used(void) { return used; }
 
 void *dgsim_alloc(size_t bytes, bool pinned) {
+    take_signals();
     if (!pinned && dgsim.fail_alloc > 0 && --dgsim.fail_alloc == 0) return nullptr;
     const size_t held = round_up(bytes, alignment), pages = round_up(held, page_bytes);
     if (pages + guard_bytes > static_cast<size_t>(arena + arena_bytes - arena_next)) return nullptr;
@@ -231,18 +244,8 @@ bool dgsim_release(void *p, bool pinned) {
     return true;
 }
 
-/* A fibre's stack may be what faults: signals of a thread that runs kernels need one of their own. */
-static void own_signal_stack(void) {
-    if (has_signal_stack) return;
-    has_signal_stack = true;
-    stack_t st = {};
-    st.ss_size = 256 << 10;
-    st.ss_sp = mmap(nullptr, st.ss_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (st.ss_sp != MAP_FAILED) sigaltstack(&st, nullptr);
-}
-
 void dgsim_open_device(bool open) {
-    own_signal_stack();
+    take_signals();
     if (open ? open_depth++ : --open_depth) return;
     for (const auto &entry : blocks) {
         const dgsim_block &b = entry.second;
