@@ -6,20 +6,28 @@
  * Two accesses of a byte by two threads, one of them a write, race unless a __syncthreads or, within a warp, a
  * __syncwarp of both lies between (vector clocks over a warp's lanes; shuffles and votes order nothing). The
  * last write and two reads are kept, which may miss a race among several readers, never report one falsely. */
+#include <algorithm>
 #include <cstring>
 #include "internal.h"
 
 namespace {
 
-struct event { uint16_t thread; /* number + 1, 0: none */ bool atomic; uint32_t phase, clock; const void *pc; };
-struct cell { uint64_t block; event write, read[2]; };
+struct event { uint16_t thread, atomic; /* its number + 1, 0: none */ uint32_t phase, clock, code; };
+struct cell { uint64_t block; event write, read[2]; bool split; };
+
+/* A region's memory by words of 4 bytes; a word that smaller accesses touch is split into bytes. */
+struct record {
+    char *start;
+    std::vector<cell> words, bytes;
+};
 
 bool logging; /* some kernel is instrumented */
-constexpr size_t window = 4 << 20;
-std::vector<cell> cells_static, cells_dynamic;
+record statics, dynamic;
 std::vector<uint32_t> clocks; /* [thread][lane of its warp] */
 
 } // namespace
+
+extern "C" char __executable_start, _end;
 
 int dgsim_logs_accesses(void) { return logging; }
 
@@ -27,6 +35,11 @@ static uint32_t *clock_of(const dgsim_thread &t) { return &clocks[static_cast<si
 
 void dgsim_log_block(void) {
     if (!logging) return;
+    size_t bytes;
+    statics.start = dgsim_tls(&bytes);
+    statics.words.resize(bytes / 4 + 1);
+    dynamic.start = dgsim_dynamic;
+    dynamic.words.resize(dgsim_dynamic_bytes / 4 + 1);
     clocks.assign(dgsim_threads.size() * 32, 0);
     for (size_t i = 0; i < dgsim_threads.size(); i++) clocks[i * 32 + i % 32] = 1;
 }
@@ -43,18 +56,6 @@ void dgsim_log_warp_sync(unsigned mask, dgsim_thread *lanes) {
     }
 }
 
-static cell *cells_of(const char *p, size_t bytes) {
-    size_t tls_bytes;
-    const char *tls = dgsim_tls(&tls_bytes);
-    if (p >= tls && p < tls + tls_bytes) {
-        if (cells_static.size() < tls_bytes) cells_static.resize(tls_bytes);
-        return &cells_static[static_cast<size_t>(p - tls)];
-    }
-    const size_t at = static_cast<size_t>(p - dgsim_dynamic) + bytes;
-    if (cells_dynamic.size() < at) cells_dynamic.resize(dgsim_dynamic_bytes);
-    return &cells_dynamic[at - bytes];
-}
-
 static bool ordered(const event &e) {
     const dgsim_thread &me = *dgsim_current;
     const int other = e.thread - 1;
@@ -68,46 +69,76 @@ static bool ordered(const event &e) {
     dgsim_find_shared(p, &r);
     const dgsim_index t = dgsim_threads[static_cast<size_t>(e.thread) - 1].index;
     char where[300] = "";
-    dgsim_locate(e.pc, where, sizeof where);
+    if (e.code) dgsim_locate(&__executable_start + e.code, where, sizeof where);
     dgsim_fault(pc, place, "race on byte %zd of shared %s: this thread %s what thread (%u,%u,%u) has %s%s%s, with no barrier between",
                 p - r.start, r.name, how == DGSIM_READ ? "reads" : "writes", t.x, t.y, t.z, other_wrote ? "written" : "read",
                 *where ? " at " : "", where);
 }
 
-static void log_shared(const char *p, size_t bytes, dgsim_access how, const void *pc, dgsim_place place) {
-    const dgsim_thread &me = *dgsim_current;
-    const event now = {static_cast<uint16_t>(me.number + 1), how == DGSIM_ATOMIC, dgsim_phase, clock_of(me)[me.number % 32], pc};
-    cell *c = cells_of(p, bytes);
-    for (size_t i = 0; i < bytes; i++, c++) {
-        if (c->block != dgsim_block_serial) *c = {dgsim_block_serial, {}, {}};
-        if (how != DGSIM_WRITE && c->write.thread == 0) {
-            dgsim_region r = {};
-            dgsim_find_shared(p, &r);
-            dgsim_fault(pc, place, "read of uninitialised shared memory: byte %zd of %s", p + i - r.start, r.name);
-        }
-        if (!ordered(c->write) && !(how == DGSIM_ATOMIC && c->write.atomic))
-            fault_race(p + i, c->write, true, how, pc, place);
-        if (how == DGSIM_READ) { /* keep a reader of another warp, or else of another thread */
-            if (c->read[0].thread && (c->read[0].thread - 1) / 32 != me.number / 32) c->read[1] = c->read[0];
-            c->read[0] = now;
+static cell &fresh(cell &c) {
+    if (c.block != dgsim_block_serial) c = {dgsim_block_serial, {}, {}, false};
+    return c;
+}
+
+/* Calls f on the cells of the bytes at p. */
+template <class F> static void each_cell(const char *p, size_t bytes, F f) {
+    record &r = p >= dynamic.start && p < dynamic.start + 4 * dynamic.words.size() ? dynamic : statics;
+    for (size_t at = static_cast<size_t>(p - r.start), end = at + bytes; at < end;) {
+        cell &word = fresh(r.words[at / 4]);
+        if (at % 4 == 0 && end - at >= 4 && !word.split) {
+            f(word, r.start + at);
+            at += 4;
             continue;
         }
-        for (const event &e : c->read)
-            if (!ordered(e)) fault_race(p + i, e, false, how, pc, place);
-        c->write = now;
+        if (r.bytes.size() < 4 * r.words.size()) r.bytes.resize(4 * r.words.size());
+        if (!word.split) std::fill_n(&r.bytes[at / 4 * 4], 4, word);
+        word.split = true;
+        f(r.bytes[at], r.start + at);
+        at++;
     }
+}
+
+static void log_shared(const char *p, size_t bytes, dgsim_access how, const void *pc, dgsim_place place) {
+    const dgsim_thread &me = *dgsim_current;
+    const uint32_t code = pc ? static_cast<uint32_t>(static_cast<const char *>(pc) - &__executable_start) : 0;
+    const event now = {static_cast<uint16_t>(me.number + 1), how == DGSIM_ATOMIC, dgsim_phase, clock_of(me)[me.number % 32], code};
+    each_cell(p, bytes, [&](cell &c, const char *at) {
+        if (how != DGSIM_WRITE && c.write.thread == 0) {
+            dgsim_region r = {};
+            dgsim_find_shared(at, &r);
+            dgsim_fault(pc, place, "read of uninitialised shared memory: byte %zd of %s", at - r.start, r.name);
+        }
+        if (!ordered(c.write) && !(how == DGSIM_ATOMIC && c.write.atomic)) fault_race(at, c.write, true, how, pc, place);
+        if (how == DGSIM_READ) { /* keep a reader of another warp, or else of another thread */
+            if (c.read[0].thread && (c.read[0].thread - 1) / 32 != me.number / 32) c.read[1] = c.read[0];
+            c.read[0] = now;
+            return;
+        }
+        for (const event &e : c.read)
+            if (!ordered(e)) fault_race(at, e, false, how, pc, place);
+        c.write = now;
+    });
 }
 
 void dgsim_log_pending(const void *p, size_t bytes) {
     if (!logging || !dgsim_in_shared(static_cast<const char *>(p))) return;
-    cell *c = cells_of(static_cast<const char *>(p), bytes);
-    for (size_t i = 0; i < bytes; i++) c[i].write.thread = 0;
+    each_cell(static_cast<const char *>(p), bytes, [](cell &c, const char *) { c.write.thread = 0; });
 }
 
 /* --- one access --- */
 
 static void check_shared(const char *p, size_t bytes, dgsim_access how, const void *pc, dgsim_place place) {
-    dgsim_region r = {};
+    static dgsim_region recent[4]; /* of this block */
+    static uint64_t block;
+    static unsigned next;
+    if (block != dgsim_block_serial) std::fill_n(recent, 4, dgsim_region{});
+    block = dgsim_block_serial;
+    for (const dgsim_region &r : recent)
+        if (p >= r.start && p + bytes <= r.start + r.bytes) {
+            if (logging) log_shared(p, bytes, how, pc, place);
+            return;
+        }
+    dgsim_region &r = recent[next++ % 4];
     const bool own = dgsim_find_shared(p, &r);
     if (!own || p < r.start || p + bytes > r.start + r.bytes)
         dgsim_fault(pc, place, "shared memory out of bounds: %zu bytes %s at byte %zd of %s%s, which has %zu", bytes,
@@ -124,22 +155,17 @@ static void check_global(const char *p, size_t bytes, dgsim_access how, const vo
     }
 }
 
-extern "C" char __executable_start, _end;
-
+/* p: not on the thread's own stack */
 static void check(const char *p, size_t bytes, size_t align, dgsim_access how, const void *pc, dgsim_place place) {
     const uintptr_t at = reinterpret_cast<uintptr_t>(p);
     if (at & (align - 1)) dgsim_fault(pc, place, "misaligned: %zu bytes at address %p", bytes, static_cast<const void *>(p));
     if (dgsim_in_arena(p)) return check_global(p, bytes, how, pc, place);
     if (dgsim_in_shared(p)) return check_shared(p, bytes, how, pc, place);
-    bool own;
-    if (dgsim_on_stack(p, bytes, &own)) {
-        if (own) return;
-        dgsim_fault(pc, place, "a thread accesses a local variable of another thread");
-    }
     const char *args = static_cast<const char *>(dgsim_running->args);
     if (p >= args && p + bytes <= args + dgsim_running->args_bytes) return;
     if (p >= &__executable_start && p + bytes <= &_end) return; /* constants and __device__ variables */
     if (dgsim_registered(p, bytes)) return;
+    if (dgsim_on_stack(p, bytes)) dgsim_fault(pc, place, "a thread accesses a local variable of another thread");
     dgsim_fault(pc, place, "a thread %s address %p, which is no memory of the device", how == DGSIM_READ ? "reads" : "writes",
                 static_cast<const void *>(p));
 }
@@ -150,15 +176,16 @@ void dgsim_check(const void *p, size_t bytes, size_t align, dgsim_access how, co
 
 void dgsim_check_as(dgsim_thread *t, const void *p, size_t bytes, size_t align, dgsim_access how) {
     dgsim_thread *self = dgsim_current;
-    dgsim_current = t, threadIdx = t->index;
+    dgsim_enter(t);
     check(static_cast<const char *>(p), bytes, align, how, nullptr, t->place);
-    dgsim_current = self, threadIdx = self->index;
+    dgsim_enter(self);
 }
 
 /* --- what instrumented code calls --- */
 
-static void logged(const void *p, size_t bytes, size_t align, dgsim_access how, const void *pc) {
-    if (dgsim_current) check(static_cast<const char *>(p), bytes, align, how, pc, {});
+static void logged(const void *at, size_t bytes, size_t align, dgsim_access how, const void *pc) {
+    const char *p = static_cast<const char *>(at);
+    if (dgsim_current && !dgsim_on_own_stack(p, bytes)) check(p, bytes, align, how, pc, {});
 }
 
 #define DGSIM_TSAN(n)                                                                                           \

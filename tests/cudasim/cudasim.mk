@@ -18,7 +18,7 @@ SIM_BIN  := $(if $(findstring thread,$(SAN)),,$(SIM_LOG_TEST:%.c=$(BUILD)/sim-lo
 $(BUILD)/sim/%.o: %.cpp Makefile tests/cudasim/cudasim.mk
 	@mkdir -p $(@D)
 	$(call say,CXX,$@)
-	$(Q)$(CXX) $(SIM_BASE) -O2 -c $< -o $@
+	$(Q)$(CXX) $(SIM_BASE) -Itests/cudasim/include -O2 -c $< -o $@
 
 $(BUILD)/sim/%.o: %.c Makefile tests/cudasim/cudasim.mk
 	@mkdir -p $(@D)

@@ -12,6 +12,7 @@
 #include "internal.h"
 
 extern "C" {
+/* What kernels see as constants: include/cuda_runtime.h. */
 dgsim_index threadIdx, blockIdx, blockDim, gridDim;
 void dgsim_switch(void **save_sp, void *sp);
 }
@@ -82,20 +83,19 @@ static dgsim_fibre *fibre_new(void) {
     return new dgsim_fibre{frame, p + guard_bytes, nullptr};
 }
 
-bool dgsim_on_stack(const void *p, size_t bytes, bool *own) {
-    const char *c = static_cast<const char *>(p);
-    auto holds = [&](const dgsim_fibre *f) { return f && c >= f->stack && c + bytes <= f->stack + stack_bytes; };
-    if (dgsim_current && holds(dgsim_current->fibre)) {
-        *own = true;
-        return true;
-    }
-    *own = false;
+static bool holds(const dgsim_fibre *f, const char *p, size_t bytes) {
+    return f && p >= f->stack && p + bytes <= f->stack + stack_bytes;
+}
+
+bool dgsim_on_own_stack(const char *p, size_t bytes) { return holds(dgsim_current->fibre, p, bytes); }
+
+bool dgsim_on_stack(const char *p, size_t bytes) {
     for (const dgsim_thread &t : dgsim_threads)
-        if (holds(t.fibre)) return true;
+        if (holds(t.fibre, p, bytes)) return true;
     return false;
 }
 
-static void enter(dgsim_thread *t) {
+void dgsim_enter(dgsim_thread *t) {
     dgsim_current = t;
     threadIdx = t->index;
 }
@@ -112,7 +112,7 @@ static dgsim_thread *next_ready(void) {
         idle.pop_back();
         t->fibre->thread = t;
     }
-    enter(t);
+    dgsim_enter(t);
     return t;
 }
 
@@ -209,7 +209,7 @@ void dgsim_fault(const void *pc, dgsim_place place, const char *fmt, ...) {
     char da[300], db[300];
     describe(da, sizeof da, a);
     describe(db, sizeof db, b);
-    enter(&a);
+    dgsim_enter(&a);
     dgsim_fault(nullptr, a.place, "%s: %s; %s", what, da, db);
 }
 

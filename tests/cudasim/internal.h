@@ -33,14 +33,15 @@ struct dgsim_thread {
 };
 
 /* --- exec.cpp --- */
-extern "C" dgsim_index threadIdx, blockIdx, blockDim, gridDim;
 extern const dgsim_launch_config *dgsim_running;   /* nullptr: the host runs */
 extern dgsim_thread *dgsim_current;         /* nullptr: between threads */
 extern std::vector<dgsim_thread> dgsim_threads;
 extern uint64_t dgsim_block_serial;         /* of the running block, unique in the process */
 extern uint32_t dgsim_phase;                /* barriers that the block has passed */
 void dgsim_run(const dgsim_launch_config &k);
-bool dgsim_on_stack(const void *p, size_t bytes, bool *own);
+void dgsim_enter(dgsim_thread *t); /* makes it the current one */
+bool dgsim_on_own_stack(const char *p, size_t bytes); /* of the current thread */
+bool dgsim_on_stack(const char *p, size_t bytes);     /* of any in the block */
 
 void dgsim_locate(const void *pc, char *out, size_t n); /* function, file and line, as far as they can be had */
 
@@ -64,9 +65,14 @@ struct dgsim_block { /* an allocation */
 void *dgsim_alloc(size_t bytes, bool pinned); /* nullptr: no memory */
 bool dgsim_release(void *p, bool pinned);     /* checks the margins; false: no such allocation */
 const dgsim_block *dgsim_find(const void *p); /* whose pages or guards hold p, live or not; nullptr: none */
-bool dgsim_in_arena(const void *p);
+extern char *dgsim_arena; /* all allocations lie in it */
+constexpr size_t dgsim_arena_bytes = size_t{1} << 37;
+inline bool dgsim_in_arena(const void *p) {
+    return static_cast<size_t>(static_cast<const char *>(p) - dgsim_arena) < dgsim_arena_bytes;
+}
 size_t dgsim_used(void);
-void dgsim_open_device(bool open); /* host code cannot touch device memory while it is closed */
+/* Calls nest. Host code cannot touch device memory while it is closed. */
+void dgsim_open_device(bool open);
 void dgsim_check_margins(void);
 
 /* Shared memory: prepare_block poisons it, check_shared looks at the margins when the block has ended. */

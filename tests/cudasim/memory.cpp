@@ -21,12 +21,14 @@ namespace {
 
 constexpr size_t page_bytes = 64 << 10; /* a multiple of any machine's */
 constexpr size_t guard_bytes = 1 << 20; /* between allocations */
-constexpr size_t arena_bytes = size_t{1} << 37, dynamic_limit = 256 << 10, alignment = 256, dynamic_alignment = 128;
+constexpr size_t huge_bytes = 2 << 20;
+constexpr size_t dynamic_limit = 256 << 10, alignment = 256, dynamic_alignment = 128;
 constexpr unsigned char poison = 0xff, margin_byte = 0xca; /* all ones is a NaN in every float type */
-char *arena, *arena_next, *dynamic_pages;
+char *arena_next, *dynamic_pages;
 size_t used;
 int open_depth;
 std::map<const char *, dgsim_block> blocks; /* by first page */
+std::vector<dgsim_block *> opened;
 
 /* --- the program's symbols: where shared variables lie and whose they are --- */
 
@@ -38,10 +40,11 @@ std::vector<std::string> kernels;                 /* encodings of those that hav
 struct kernel_statics { size_t n_kernels; std::vector<size_t> own; size_t bytes; };
 std::map<const void *, kernel_statics> statics_of;
 const std::vector<size_t> *running_statics;
+char *running_tls; /* of the host thread that runs the kernel */
 
 } // namespace
 
-char *dgsim_dynamic;
+char *dgsim_arena, *dgsim_dynamic;
 size_t dgsim_dynamic_bytes;
 
 static thread_local char tls_probe; /* not within functions: there it would pass for a shared variable */
@@ -140,15 +143,15 @@ static void on_signal(int sig, siginfo_t *info, void *context);
 static struct sigaction old_action[2];
 
 static bool memory_init(void) {
-    arena = static_cast<char *>(mmap(nullptr, arena_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    dgsim_arena = static_cast<char *>(mmap(nullptr, dgsim_arena_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     dynamic_pages = static_cast<char *>(mmap(nullptr, 3 * dynamic_limit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (arena == MAP_FAILED || dynamic_pages == MAP_FAILED) {
+    if (dgsim_arena == MAP_FAILED || dynamic_pages == MAP_FAILED) {
         fprintf(stderr, "cudasim: no address space for device memory\n");
         abort();
     }
     dynamic_pages += dynamic_limit;
     mprotect(dynamic_pages, dynamic_limit, PROT_READ | PROT_WRITE);
-    arena_next = arena + guard_bytes;
+    arena_next = dgsim_arena + guard_bytes;
     read_symbols();
     return true;
 }
@@ -173,20 +176,19 @@ static void take_signals(void) {
     if (st.ss_sp != MAP_FAILED) sigaltstack(&st, nullptr);
 }
 
-bool dgsim_in_arena(const void *p) {
-    const char *c = static_cast<const char *>(p);
-    return c >= arena && c < arena + arena_bytes;
-}
-
 size_t dgsim_used(void) { return used; }
 
 void *dgsim_alloc(size_t bytes, bool pinned) {
     take_signals();
     if (!pinned && dgsim.fail_alloc > 0 && --dgsim.fail_alloc == 0) return nullptr;
     const size_t held = round_up(bytes, alignment), pages = round_up(held, page_bytes);
-    if (pages + guard_bytes > static_cast<size_t>(arena + arena_bytes - arena_next)) return nullptr;
+    if (pages + guard_bytes + huge_bytes > static_cast<size_t>(dgsim_arena + dgsim_arena_bytes - arena_next)) return nullptr;
     if (!pinned && used + held > dgsim.memory) return nullptr;
     char *page = arena_next;
+    if (pages >= 2 * huge_bytes) { /* whose protection changes faster by huge pages */
+        page += (huge_bytes - reinterpret_cast<uintptr_t>(page) % huge_bytes) % huge_bytes;
+        madvise(page, pages, MADV_HUGEPAGE);
+    }
     if (mprotect(page, pages, PROT_READ | PROT_WRITE)) return nullptr;
     char *start = page + pages - held; /* so that the guard is near the end */
     memset(page, margin_byte, static_cast<size_t>(start - page));
@@ -194,9 +196,9 @@ void *dgsim_alloc(size_t bytes, bool pinned) {
     memset(start + bytes, margin_byte, held - bytes);
     if (!pinned) {
         used += held;
-        if (!open_depth) mprotect(page, pages, PROT_NONE);
+        mprotect(page, pages, PROT_NONE);
     }
-    arena_next += pages + guard_bytes;
+    arena_next = page + pages + guard_bytes;
     blocks[page] = {start, bytes, page, page + pages, pinned, true};
     return start;
 }
@@ -231,9 +233,9 @@ void dgsim_check_margins(void) {
 }
 
 bool dgsim_release(void *p, bool pinned) {
-    auto it = std::find_if(blocks.begin(), blocks.end(), [&](const auto &e) { return e.second.start == p; });
-    if (it == blocks.end() || !it->second.live || it->second.pinned != pinned) return false;
-    dgsim_block &b = it->second;
+    const dgsim_block *found = dgsim_find(p);
+    if (!found || found->start != p || !found->live || found->pinned != pinned) return false;
+    dgsim_block &b = blocks[found->page];
     dgsim_open_device(true);
     check_margin(b);
     dgsim_open_device(false);
@@ -244,20 +246,33 @@ bool dgsim_release(void *p, bool pinned) {
     return true;
 }
 
+static void protect(const dgsim_block &b, int how) {
+    if (mprotect(b.page, static_cast<size_t>(b.page_end - b.page), how)) abort();
+}
+
+/* While the device is open, the first access to an allocation opens it (on_signal): most calls touch few. */
 void dgsim_open_device(bool open) {
     take_signals();
     if (open ? open_depth++ : --open_depth) return;
-    for (const auto &entry : blocks) {
-        const dgsim_block &b = entry.second;
-        if (b.live && !b.pinned && mprotect(b.page, static_cast<size_t>(b.page_end - b.page), open ? PROT_READ | PROT_WRITE : PROT_NONE))
-            abort();
-    }
+    for (const dgsim_block *b : opened)
+        if (b->live) protect(*b, PROT_NONE);
+    opened.clear();
+}
+
+static bool open_block(const char *p) {
+    const dgsim_block *b = open_depth ? dgsim_find(p) : nullptr;
+    if (!b || !b->live || p < b->page || p >= b->page_end || std::find(opened.begin(), opened.end(), b) != opened.end())
+        return false;
+    protect(*b, PROT_READ | PROT_WRITE);
+    opened.push_back(&blocks[b->page]);
+    return true;
 }
 
 /* --- shared memory --- */
 
 void dgsim_prepare_kernel(const dgsim_launch_config &c) {
     running_statics = &find_statics(c.func).own;
+    running_tls = tls_block();
     dgsim_dynamic_bytes = c.shared;
     dgsim_dynamic = dynamic_pages + dynamic_limit - round_up(c.shared, dynamic_alignment);
 }
@@ -265,7 +280,7 @@ void dgsim_prepare_kernel(const dgsim_launch_config &c) {
 void *dgsim_dyn_shared(void) { return dgsim_dynamic; }
 
 void dgsim_prepare_block(void) {
-    char *tls = tls_block();
+    char *tls = running_tls;
     for (size_t i : *running_statics) {
         memset(tls + statics[i].offset, poison, statics[i].bytes);
         memset(tls + statics[i].offset + statics[i].bytes, margin_byte, statics[i].margin);
@@ -278,7 +293,7 @@ void dgsim_prepare_block(void) {
 }
 
 void dgsim_check_shared(void) {
-    char *tls = tls_block();
+    char *tls = running_tls;
     for (size_t i : *running_statics) {
         const symbol &s = statics[i];
         const char *margin = tls + s.offset + s.bytes;
@@ -298,11 +313,11 @@ void dgsim_check_shared(void) {
 
 char *dgsim_tls(size_t *bytes) {
     *bytes = tls_bytes;
-    return tls_block();
+    return running_tls;
 }
 
 bool dgsim_in_shared(const char *p) {
-    const char *tls = tls_block();
+    const char *tls = running_tls;
     return (p >= tls && p < tls + tls_bytes) || (p >= dynamic_pages && p < dynamic_pages + dynamic_limit + page_bytes);
 }
 
@@ -311,7 +326,7 @@ bool dgsim_find_shared(const char *p, dgsim_region *out) {
         *out = {dgsim_dynamic, dgsim_dynamic_bytes, "dynamic shared memory"};
         return true;
     }
-    char *tls = tls_block();
+    char *tls = running_tls;
     const size_t offset = static_cast<size_t>(p - tls);
     auto it = std::upper_bound(statics.begin(), statics.end(), offset,
                                [](size_t at, const symbol &s) { return at < s.offset; });
@@ -345,13 +360,13 @@ static void on_signal(int sig, siginfo_t *info, void *context) {
 #else
     const void *pc = reinterpret_cast<const void *>(uc->uc_mcontext.pc + 4);
 #endif
+    if (dgsim_in_arena(p) && open_block(p)) return;
     if (dgsim_in_arena(p)) dgsim_fault_global(pc, {}, p, 1, dgsim_running ? "a thread accesses" : "host code accesses");
     if (dgsim_running) {
-        bool own;
         if (p >= dynamic_pages - dynamic_limit && p < dynamic_pages + 2 * dynamic_limit)
             dgsim_fault(pc, {}, "shared memory out of bounds: byte %zd of %zu bytes of dynamic shared memory",
                         p - dgsim_dynamic, dgsim_dynamic_bytes);
-        if (dgsim_on_stack(p + (64 << 10), 1, &own)) dgsim_fault(pc, {}, "a thread's stack overflows");
+        if (dgsim_on_stack(p + (64 << 10), 1)) dgsim_fault(pc, {}, "a thread's stack overflows");
         dgsim_fault(pc, {}, "a thread accesses address %p, which is no memory of the device", info->si_addr);
     }
     sigaction(sig, &old_action[sig == SIGBUS], nullptr); /* not ours: it happens again under the old one */

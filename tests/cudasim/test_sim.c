@@ -8,6 +8,7 @@
 #include "tests/test.h"
 #include "tests/cudasim/cases.h"
 #include "tests/cudasim/sim.h"
+#include <cublasLt.h>
 
 static cudaStream_t stream;
 
@@ -539,6 +540,89 @@ static void test_barriers_are_quick(void **state) {
     if (best > 100e-6) fail_msg("%.1f us for a barrier of 256 threads", best * 1e6);
 }
 
+/* --- cuBLASLt --- */
+
+static void blas(cublasStatus_t s) {
+    if (s) fail_msg("%s", cublasLtGetStatusName(s));
+}
+
+static cublasLtMatrixLayout_t layout(cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld, int32_t order) {
+    cublasLtMatrixLayout_t l;
+    blas(cublasLtMatrixLayoutCreate(&l, type, rows, cols, ld));
+    blas(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_ORDER, &order, sizeof order));
+    return l;
+}
+
+/* out[5,3] = 2 x[5,4] . w[3,4]^T - out, x and out by rows, w by either, with gaps between rows */
+static void check_product(cudaDataType type, int32_t w_order) {
+    enum { N = 5, M = 3, K = 4, LD = 6 };
+    const uint16_t small[5] = {0xc000, 0xbc00, 0, 0x3c00, 0x4000}, small_bf16[5] = {0xc000, 0xbf80, 0, 0x3f80, 0x4000};
+    float vx[N][K], vw[M][K], out[N][LD];
+    float x32[N][LD] = {{0}}, w32[LD * LD] = {0};
+    uint16_t x16[N][LD] = {{0}}, w16[LD * LD] = {0};
+    for (int i = 0; i < N * K; i++) {
+        const int v = i * 3 % 5;
+        vx[i / K][i % K] = x32[i / K][i % K] = (float)(v - 2);
+        x16[i / K][i % K] = type == CUDA_R_16F ? small[v] : small_bf16[v];
+    }
+    for (int i = 0; i < M * K; i++) {
+        const int v = i * i % 5, at = w_order == CUBLASLT_ORDER_ROW ? i / K * LD + i % K : i % K * LD + i / K;
+        vw[i / K][i % K] = w32[at] = (float)(v - 2);
+        w16[at] = type == CUDA_R_16F ? small[v] : small_bf16[v];
+    }
+    for (int i = 0; i < N * LD; i++) out[i / LD][i % LD] = (float)i;
+    const bool wide = type == CUDA_R_32F;
+    void *dx = wide ? device(x32, sizeof x32) : device(x16, sizeof x16);
+    void *dw = wide ? device(w32, sizeof w32) : device(w16, sizeof w16);
+    float *dout = device(out, sizeof out), got[N][LD];
+    cublasLtHandle_t h;
+    cublasLtMatmulDesc_t d;
+    cublasLtMatmulPreference_t pref;
+    cublasLtMatmulHeuristicResult_t found;
+    blas(cublasLtCreate(&h));
+    blas(cublasLtMatmulDescCreate(&d, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    blas(cublasLtMatmulPreferenceCreate(&pref));
+    const cublasOperation_t t = CUBLAS_OP_T;
+    blas(cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_TRANSB, &t, sizeof t));
+    cublasLtMatrixLayout_t lx = layout(type, N, K, LD, CUBLASLT_ORDER_ROW), lw = layout(type, M, K, LD, w_order),
+                           lout = layout(CUDA_R_32F, N, M, LD, CUBLASLT_ORDER_ROW), wrong = layout(type, M, K + 1, LD, w_order);
+    int n = 0;
+    blas(cublasLtMatmulAlgoGetHeuristic(h, d, lx, lw, lout, lout, pref, 1, &found, &n));
+    assert_int_equal(n, 1);
+    assert_int_equal(cublasLtMatmulAlgoGetHeuristic(h, d, lx, wrong, lout, lout, pref, 1, &found, &n), CUBLAS_STATUS_INVALID_VALUE);
+    const float alpha = 2, beta = -1;
+    blas(cublasLtMatmul(h, d, &alpha, dx, lx, dw, lw, &beta, dout, lout, dout, lout, &found.algo, NULL, 0, stream));
+    assert_int_equal(cublasLtMatmul(h, d, &alpha, dx, lx, vw, lw, &beta, dout, lout, dout, lout, &found.algo, NULL, 0, stream),
+                     CUBLAS_STATUS_INVALID_VALUE); /* vw: the host's */
+    fetch(got, dout, sizeof got);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < LD; j++) {
+            float want = out[i][j];
+            if (j < M) {
+                want = -want;
+                for (int l = 0; l < K; l++) want += 2 * vx[i][l] * vw[j][l];
+            }
+            assert_float_equal(got[i][j], want, 0);
+        }
+    blas(cublasLtMatrixLayoutDestroy(lx));
+    blas(cublasLtMatrixLayoutDestroy(lw));
+    blas(cublasLtMatrixLayoutDestroy(lout));
+    blas(cublasLtMatrixLayoutDestroy(wrong));
+    blas(cublasLtMatmulPreferenceDestroy(pref));
+    blas(cublasLtMatmulDescDestroy(d));
+    blas(cublasLtDestroy(h));
+    ok(cudaFree(dx));
+    ok(cudaFree(dw));
+    ok(cudaFree(dout));
+}
+
+static void test_products(void **state) {
+    (void)state;
+    const cudaDataType type[] = {CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF};
+    for (int i = 0; i < 3; i++)
+        for (int32_t order = CUBLASLT_ORDER_COL; order <= CUBLASLT_ORDER_ROW; order++) check_product(type[i], order);
+}
+
 static int setup(void **state) {
     (void)state;
     return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess;
@@ -566,6 +650,7 @@ int main(void) {
         cmocka_unit_test(test_streams_run_late),
         cmocka_unit_test(test_copies),
         cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_products),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_no_device),
         cmocka_unit_test(test_memory_runs_out),

@@ -1,5 +1,7 @@
 /* What the lanes of a warp do together, once the last of them has come. */
 #include <cstring>
+#include "include/cuda_bf16.h"
+#include "include/cuda_fp16.h"
 #include "internal.h"
 
 const char *dgsim_warp_name(int op) {
@@ -76,25 +78,12 @@ static void match(unsigned mask, dgsim_thread *lanes) {
 
 /* --- matrices --- */
 
-static float float_of(uint32_t bits) {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static float half_value(uint32_t h) {
-    const uint32_t exponent = h >> 10 & 31, mantissa = h & 1023, sign = (h & 0x8000) << 16;
-    if (exponent == 31) return float_of(sign | 0x7f800000 | mantissa << 13);
-    if (exponent) return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
-    const float tiny = static_cast<float>(mantissa) * 0x1p-24f;
-    return sign ? -tiny : tiny;
-}
-
 /* Elements of a register, 2 of 16 bits or 4 of 8 */
 static double element(int op, uint32_t r, int i) {
     if (op == DGSIM_MMA_S8) return static_cast<int8_t>(r >> 8 * i);
     const uint32_t h = r >> 16 * i & 0xffff;
-    return op == DGSIM_MMA_BF16 ? float_of(h << 16) : half_value(h);
+    const unsigned short bits = static_cast<unsigned short>(h);
+    return op == DGSIM_MMA_BF16 ? __bfloat162float(__ushort_as_bfloat16(bits)) : __half2float(__ushort_as_half(bits));
 }
 
 /* d[16,8] += a[16,k] . b[k,8], k = 16 or 32 by the size of an element. Exact products, summed in double:
@@ -132,9 +121,9 @@ static void ldmatrix(dgsim_thread *lanes) {
     for (int m = 0; m < first.n; m++) {
         uint16_t e[8][8];
         for (int row = 0; row < 8; row++) {
-            const dgsim_thread &t = lanes[8 * m + row];
+            dgsim_thread &t = lanes[8 * m + row];
             const void *p = static_cast<dgsim_matrices *>(t.io)->row;
-            dgsim_check_as(const_cast<dgsim_thread *>(&t), p, 16, 16, DGSIM_READ);
+            dgsim_check_as(&t, p, 16, 16, DGSIM_READ);
             memcpy(e[row], p, 16);
         }
         for (int lane = 0; lane < 32; lane++) {
