@@ -70,7 +70,7 @@ static bool ordered(const event &e) {
     const dgsim_index t = dgsim_threads[static_cast<size_t>(e.thread) - 1].index;
     char where[300] = "";
     if (e.code) dgsim_locate(&__executable_start + e.code, where, sizeof where);
-    dgsim_fault(pc, place, "race on byte %zd of shared %s: this thread %s what thread (%u,%u,%u) has %s%s%s, with no barrier between",
+    dgsim_fault(pc, place, "race on byte %zd of %s: this thread %s what thread (%u,%u,%u) has %s%s%s, with no barrier between",
                 p - r.start, r.name, how == DGSIM_READ ? "reads" : "writes", t.x, t.y, t.z, other_wrote ? "written" : "read",
                 *where ? " at " : "", where);
 }

@@ -15,6 +15,9 @@ SIM_LOG_TEST := $(filter tests/ops/%,$(DEVICE_SRC)) $(wildcard tests/cudasim/tes
 SIM_TEST     := $(filter-out tests/ops/%,$(DEVICE_SRC)) $(wildcard tests/cudasim/test_*.c)
 SIM_BIN  := $(if $(findstring thread,$(SAN)),,$(SIM_LOG_TEST:%.c=$(BUILD)/sim-log/%) $(SIM_TEST:%.c=$(BUILD)/sim/%))
 
+# The simulator's own test kernels compile with nvcc too, where it is.
+SIM_NVCC := $(if $(NVCC),$(BUILD)/cuda/tests/cudasim/cases.o)
+
 $(BUILD)/sim/%.o: %.cpp Makefile tests/cudasim/cudasim.mk
 	@mkdir -p $(@D)
 	$(call say,CXX,$@)
@@ -67,5 +70,5 @@ $(DEVICE_SRC:%.c=$(BUILD)/sim-log/%) $(BUILD)/sim-log/tests/cudasim/test_sim: $(
 	$(Q)$(SIM_LINK)
 
 .PHONY: test-cudasim
-test-cudasim: $(SIM_BIN) $(if $(NVCC),$(BUILD)/cuda/tests/cudasim/cases.o) ## the CUDA backend's tests on the CPU, in a simulator
+test-cudasim: $(SIM_BIN) $(SIM_NVCC) ## the CUDA backend's tests on the CPU, in a simulator
 	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh --bin-only $(SIM_BIN)

@@ -178,7 +178,10 @@ void dgsim_locate(const void *pc, char *out, size_t n) {
     FILE *f = popen(command, "r");
     if (!f) return;
     char line[300];
-    if (fgets(line, sizeof line, f)) snprintf(out, n, "%.*s", static_cast<int>(strcspn(line, "\n")), line);
+    if (fgets(line, sizeof line, f)) {
+        char *end = strstr(line, " (discriminator");
+        snprintf(out, n, "%.*s", static_cast<int>(end ? static_cast<size_t>(end - line) : strcspn(line, "\n")), line);
+    }
     pclose(f);
 }
 

@@ -107,7 +107,7 @@ static void read_symbols(void) {
         s.margin = std::min(next - end, size_t{64});
         int status = 0;
         char *plain = abi::__cxa_demangle(s.name.c_str(), nullptr, nullptr, &status);
-        if (plain) s.name = plain;
+        s.name = std::string("shared ") + (plain ? plain : s.name.c_str());
         free(plain);
     }
 }
@@ -299,7 +299,7 @@ void dgsim_check_shared(void) {
         const char *margin = tls + s.offset + s.bytes;
         for (size_t j = 0; j < s.margin; j++)
             if (static_cast<unsigned char>(margin[j]) != margin_byte)
-                dgsim_fault(nullptr, {}, "a thread of the block wrote %zu bytes past the end of shared %s (%zu bytes)", j,
+                dgsim_fault(nullptr, {}, "a thread of the block wrote %zu bytes past the end of %s (%zu bytes)", j,
                             s.name.c_str(), s.bytes);
     }
     const char *end = dynamic_pages + dynamic_limit;

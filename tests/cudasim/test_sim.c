@@ -56,7 +56,7 @@ static const fault_case faults[] = {
     {FAULT_LANE_NEVER_COMES, "a lane that the mask names never arrives", "(1,0,0)", "thread (5,0,0) waits at __syncthreads",
      "never arrives"},
     {FAULT_LANE_HAS_LEFT, "it names a lane that has left", "(1,0,0)", "thread (5,0,0) has left", "has left"},
-    {FAULT_SOURCE_NOT_IN_MASK, "lane 5 reads lane 16", "(1,0,0)", "thread (", "reads lane 16"},
+    {FAULT_SOURCE_NOT_IN_MASK, "lane 5 reads lane 16", "(1,0,0)", "thread (5,0,0)", "reads lane 16"},
     {FAULT_FLOAT4, "misaligned", "(1,0,0)", "(5,0,0)", NULL},
     {FAULT_EARLY_COPY, "uninitialised shared memory", "(0,0,0)", "thread (", NULL},
     {FAULT_HOST_POINTER, "which is no memory of the device", "(1,0,0)", "(5,0,0)", NULL},
@@ -633,7 +633,13 @@ static int teardown(void **state) {
     return cudaStreamDestroy(stream) != cudaSuccess;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) { /* shows the report of a fault, by its number */
+        const fault_case f = {.fault = (case_fault)atoi(argv[1])};
+        setup(NULL);
+        run_fault(&f);
+        return 0;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_no_fault),

@@ -28,10 +28,13 @@ static void shuffle(int op, unsigned mask, dgsim_thread *lanes) {
                                            : i ^ w.arg;
         /* xor may read a lower segment, but no higher one */
         if (from > last || from < (op == DGSIM_SHFL_XOR ? 0 : first)) from = i;
-        if (!(mask >> from & 1))
+        if (mask >> from & 1) {
+            w.out = word(lanes[from]).in;
+        } else {
+            dgsim_enter(&lanes[i]);
             dgsim_fault(nullptr, lanes[i].place, "wrong mask: in %s lane %d reads lane %d, which mask 0x%08x leaves out",
                         dgsim_warp_name(op), i, from, mask);
-        w.out = word(lanes[from]).in;
+        }
     }
 }
 
