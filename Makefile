@@ -56,6 +56,9 @@ CLIB_OBJ := $(filter-out %/backend.o,$(LIB_OBJ)) $(BUILD)/cuda/kernels/backend.o
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/rel/%.o)
 TLIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/test/%.o)
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/test/%)
+# Tests that run on a device too: tests/x on the CPU, sim/tests/x on the simulated device (tests/cudasim/cudasim.mk).
+DEVICE_SRC := $(filter %/test_attention.c %/test_elementwise.c %/test_matmul.c %/test_select.c %/test_succ.c %/golden/test_target.c \
+	%/golden/test_dflash.c %/golden/test_eagle3.c %/test_lossless.c,$(TEST_SRC))
 
 # One file per instruction set, compiled with its own flags and chosen at run time. GCC 11 and clang 12 know them all.
 ifeq ($(ARCH),x86_64)
@@ -68,8 +71,10 @@ endif
 # Inlining alone makes them large; -O2 compiles them in half the time and runs as fast.
 isa = $(if $(findstring kernels/cpu/isa_,$1),-O2) $(foreach i,avx2 avxvnni avx512 amx amx_model,$(if $(findstring isa_$i.,$1),$(ISA_$i)))
 
-.PHONY: all lib cli deps model demo test golden portable bench bench-full bench-ops fuzz asan ubsan tsan oom lint format layers train-deps train-smoke install uninstall clean help found
+.PHONY: all lib cli deps model demo test test-cudasim golden portable bench bench-full bench-ops fuzz asan ubsan tsan oom lint format layers train-deps train-smoke install uninstall clean help found
 .DEFAULT_GOAL := all
+
+include tests/cudasim/cudasim.mk
 
 all: lib cli ## library and program
 lib: $(OUT)/libdgraft.a $(OUT)/libdgraft.so
@@ -177,8 +182,26 @@ test: deps ## every test; ends with `N passed, N failed, N skipped`
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) test-run
 
 .PHONY: test-run
-test-run: $(TEST_BIN) all $(BUILD)/bench/dgraft-bench
-	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh $(TEST_BIN)
+test-run: $(TEST_BIN) all $(BUILD)/bench/dgraft-bench $(SIM_BIN) $(SIM_NVCC) $(if $(NVCC),$(BUILD)/cuda/libdgraft.so $(BUILD)/cuda/dgraft)
+	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh $(TEST_BIN) $(SIM_BIN)
+
+# The tests of the CUDA backend on a device.
+CUDA_BIN := $(DEVICE_SRC:%.c=$(BUILD)/cuda-test/%)
+
+$(BUILD)/cuda-test/libdgraft-test.a: $(filter-out %/kernels/backend.o,$(TLIB_OBJ)) $(BUILD)/sim/kernels/backend.o $(CUDA_OBJ)
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(call say,AR ,$@)
+	$(Q)$(AR) rcs $@ $^
+
+$(CUDA_BIN): $(BUILD)/cuda-test/%: $(BUILD)/test/%.o $(SIM_TLIB) $(BUILD)/cuda-test/libdgraft-test.a
+	@mkdir -p $(@D)
+	$(call say,LD ,$@)
+	$(Q)$(CC) $^ $(LIBS) -lcmocka $(CUDA_LIB) -o $@
+
+.PHONY: test-cuda
+test-cuda: $(CUDA_BIN) ## the CUDA backend's tests on an NVIDIA GPU
+	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh --bin-only $(CUDA_BIN)
 
 golden: $(filter $(BUILD)/test/tests/golden/%,$(TEST_BIN)) ## the golden tests alone; GOLDEN=DIR for another set
 	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh --bin-only $^
@@ -288,7 +311,5 @@ format: ## clang-format the sources
 
 clean: ## remove what was built
 	rm -rf $(BUILD) build-asan build-tsan build-fuzz
-
-include tests/cudasim/cudasim.mk
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

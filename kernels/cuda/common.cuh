@@ -78,6 +78,32 @@ DG_DEV float dg_warp_sum(float x) {
     return x;
 }
 
+/* Which of COUNT values dg_warp_sums leaves with a lane. */
+template <int COUNT> DG_DEV int dg_warp_share(int lane) {
+    int share = 0;
+    for (int step = DG_WARP / 2, half = COUNT / 2; half > 0; step /= 2, half /= 2) share += lane & step ? half : 0;
+    return share;
+}
+
+/* The sums over the warp of COUNT values, a power of two up to 32: v[0] becomes the sum of value dg_warp_share(lane). Pairs
+ * of lanes part the values among them, so that it takes COUNT exchanges and not five for each; the sums are those of
+ * dg_warp_sum to the bit. */
+template <int COUNT> DG_DEV void dg_warp_sums(float v[COUNT]) {
+    const int lane = threadIdx.x % DG_WARP;
+    DG_UNROLL
+    for (int step = DG_WARP / 2, half = COUNT / 2; step > 0; step /= 2, half /= 2) {
+        if (half == 0) {
+            v[0] += __shfl_xor_sync(0xffffffffu, v[0], step);
+            continue;
+        }
+        DG_UNROLL
+        for (int i = 0; i < half; i++) {
+            const float mine = lane & step ? v[i + half] : v[i], other = lane & step ? v[i] : v[i + half];
+            v[i] = mine + __shfl_xor_sync(0xffffffffu, other, step);
+        }
+    }
+}
+
 DG_DEV float dg_warp_max(float x) {
     for (int step = DG_WARP / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
     return x;

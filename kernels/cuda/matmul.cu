@@ -74,12 +74,12 @@ template <int KIND, int N> static __global__ void __launch_bounds__(THREADS) str
     if (m0 >= a.m) return;
     const uint8_t *w[OUTS];
     const float *x[N];
-    float sum[OUTS][N];
+    float sum[OUTS * N];
     DG_UNROLL
     for (int o = 0; o < OUTS; o++) { /* what lies outside is computed from the last row, and not stored */
         w[o] = a.w + min(m0 + o, a.m - 1) * a.w_bytes;
         DG_UNROLL
-        for (int r = 0; r < N; r++) sum[o][r] = 0;
+        for (int r = 0; r < N; r++) sum[o * N + r] = 0;
     }
     DG_UNROLL
     for (int r = 0; r < N; r++) x[r] = a.x + min(n0 + r, a.n - 1) * a.x_stride;
@@ -94,19 +94,15 @@ template <int KIND, int N> static __global__ void __launch_bounds__(THREADS) str
             DG_UNROLL
             for (int o = 0; o < OUTS; o++)
                 DG_UNROLL
-                for (int e = 0; e < 8; e++) sum[o][r] = dg_fma(wv[o][e], xv[e], sum[o][r]);
+                for (int e = 0; e < 8; e++) sum[o * N + r] = dg_fma(wv[o][e], xv[e], sum[o * N + r]);
         }
     }
-    DG_UNROLL
-    for (int o = 0; o < OUTS; o++)
-        DG_UNROLL
-        for (int r = 0; r < N; r++) {
-            float total = dg_warp_sum(sum[o][r]);
-            if (lane || m0 + o >= a.m || n0 + r >= a.n) continue;
-            float *out = a.out + (n0 + r) * a.out_stride + m0 + o;
-            if (a.bias) total += dg_load_any(a.bias, a.bias_dtype, m0 + o);
-            *out = a.add ? *out + total : total;
-        }
+    dg_warp_sums<OUTS * N>(sum);
+    const int share = dg_warp_share<OUTS * N>(lane), o = m0 + share / N, r = n0 + share % N;
+    if (lane % (DG_WARP / (OUTS * N)) || o >= a.m || r >= a.n) return;
+    float *out = a.out + r * a.out_stride + o;
+    if (a.bias) sum[0] += dg_load_any(a.bias, a.bias_dtype, o);
+    *out = a.add ? *out + sum[0] : sum[0];
 }
 
 template <int KIND> static void launch(dg_cuda *c, const product_args &a) {

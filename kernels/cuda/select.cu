@@ -206,7 +206,8 @@ DG_DEV u64 total_mass(desk &t, const float *x, int32_t n, dg_scale s) {
 
 DG_DEV float top_p_threshold(desk &t, const sample_args &a, const float *x, dg_scale s) {
     if (a.s.top_p <= 0 || a.s.top_p >= 1) return s.threshold;
-    const u64 limit = static_cast<u64>(ceil(a.top_p_share * static_cast<double>(total_mass(t, x, a.n, s))));
+    const double share = a.top_p_share * static_cast<double>(total_mass(t, x, a.n, s));
+    const u64 limit = share < 1 ? 1 : static_cast<u64>(ceil(share));
     const int count = collect(t, x, a.n, bound(t, a.n, TOP_P_RANK));
     const bool listed = count <= LIST && total_mass(t, t.value, count, s) >= limit;
     return cut(t, listed ? t.value : x, listed ? count : a.n, s, true, limit);
