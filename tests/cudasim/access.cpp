@@ -1,13 +1,14 @@
 /* Checks of single accesses. Kernels built for it (make's sim-log objects) call __tsan_* before every access
  * to memory and __ubsan_* where an index or alignment is wrong: the compiler's instrumentation, without its
  * run-time libraries. Exact bounds follow for global and shared memory, and from a record of who touched each
- * byte of shared memory, uninitialised reads and races.
+ * byte, uninitialised reads of shared memory and races.
  *
  * Two accesses of a byte by two threads, one of them a write, race unless a __syncthreads or, within a warp, a
  * __syncwarp of both lies between (vector clocks over a warp's lanes; shuffles and votes order nothing). The
  * last write and two reads are kept, which may miss a race among several readers, never report one falsely. */
 #include <algorithm>
 #include <cstring>
+#include <sys/mman.h>
 #include "internal.h"
 
 namespace {
@@ -125,6 +126,56 @@ void dgsim_log_pending(const void *p, size_t bytes) {
     each_cell(static_cast<const char *>(p), bytes, [](cell &c, const char *) { c.write.thread = 0; });
 }
 
+/* --- global memory: what another block, or another warp of this one before the next barrier, must not see --- */
+
+struct dgsim_word_log {
+    long launch;
+    struct { uint32_t block, phase, code; uint16_t thread; uint8_t bytes /* a mask */, atomic; } write, read;
+};
+
+static constexpr size_t big = 1 << 20; /* a bigger allocation's reads count once something has been written to it */
+
+void dgsim_log_release(dgsim_block *b) {
+    if (b->words) munmap(b->words, static_cast<size_t>(b->page_end - b->page) / 4 * sizeof *b->words);
+    b->words = nullptr;
+}
+
+template <class E> static void check_race(const E &e, const dgsim_block &b, const char *p, unsigned mask, bool other_wrote,
+                                          dgsim_access how, const void *pc, dgsim_place place) {
+    const int me = dgsim_current->number, other = e.thread;
+    if (!(e.bytes & mask) || (how == DGSIM_ATOMIC && e.atomic)) return;
+    if (e.block == dgsim_block_number && (other / 32 == me / 32 || e.phase != dgsim_phase)) return;
+    char where[300] = "";
+    if (e.code) dgsim_locate(&__executable_start + e.code, where, sizeof where);
+    const unsigned *d = dgsim_running->block, n = static_cast<unsigned>(other);
+    dgsim_fault(pc, place, "race on byte %zd of device memory of %zu bytes: this thread %s what thread (%u,%u,%u) of block number %u "
+                "has %s%s%s in this launch", p - b.start, b.bytes, how == DGSIM_READ ? "reads" : "writes", n % d[0],
+                n / d[0] % d[1], n / (d[0] * d[1]), e.block, other_wrote ? "written" : "read", *where ? " at " : "", where);
+}
+
+static void log_global(dgsim_block *b, const char *p, size_t bytes, dgsim_access how, const void *pc, dgsim_place place) {
+    if (!b->words) {
+        void *m = mmap(nullptr, static_cast<size_t>(b->page_end - b->page) / 4 * sizeof *b->words, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (m == MAP_FAILED) return;
+        b->words = static_cast<dgsim_word_log *>(m);
+    }
+    if (how != DGSIM_READ) b->written = dgsim_kernels_run;
+    else if (b->bytes > big && b->written != dgsim_kernels_run) return;
+    const uint32_t code = pc ? static_cast<uint32_t>(static_cast<const char *>(pc) - &__executable_start) : 0;
+    for (size_t at = static_cast<size_t>(p - b->page), end = at + bytes; at < end; at = (at / 4 + 1) * 4) {
+        dgsim_word_log &w = b->words[at / 4];
+        if (w.launch != dgsim_kernels_run) w = {dgsim_kernels_run, {}, {}};
+        const unsigned last = static_cast<unsigned>(std::min(end - at / 4 * 4, size_t{4}));
+        const unsigned mask = (1u << last) - (1u << at % 4);
+        const char *start = b->page + at;
+        check_race(w.write, *b, start, mask, true, how, pc, place);
+        if (how != DGSIM_READ) check_race(w.read, *b, start, mask, false, how, pc, place);
+        auto &e = how == DGSIM_READ ? w.read : w.write;
+        e = {dgsim_block_number, dgsim_phase, code, static_cast<uint16_t>(dgsim_current->number), static_cast<uint8_t>(mask), how == DGSIM_ATOMIC};
+    }
+}
+
 /* --- one access --- */
 
 static void check_shared(const char *p, size_t bytes, dgsim_access how, const void *pc, dgsim_place place) {
@@ -147,12 +198,13 @@ static void check_shared(const char *p, size_t bytes, dgsim_access how, const vo
 }
 
 static void check_global(const char *p, size_t bytes, dgsim_access how, const void *pc, dgsim_place place) {
-    static const dgsim_block *last; /* blocks stay where they are */
+    static dgsim_block *last; /* blocks stay where they are */
     if (!last || !last->live || p < last->start || p + bytes > last->start + last->bytes) {
         last = dgsim_find(p);
         if (!last || !last->live || p < last->start || p + bytes > last->start + last->bytes)
             dgsim_fault_global(pc, place, p, bytes, how == DGSIM_READ ? "a thread reads" : "a thread writes");
     }
+    if (logging) log_global(last, p, bytes, how, pc, place);
 }
 
 /* p: not on the thread's own stack */

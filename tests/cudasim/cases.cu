@@ -55,6 +55,8 @@ template <int FAULT> static __global__ void reverse(float *out, const float *in,
     int o = i;
     if (FAULT == FAULT_GLOBAL_INDEX && errs) o = n;
     if (FAULT == FAULT_GLOBAL_BEFORE && errs) o = -n - 1;
+    if (FAULT == FAULT_BLOCKS_MEET && errs) o = i - n;
+    if (FAULT == FAULT_BLOCK_READS && errs) v = out[i - n];
     out[o] = v;
 }
 
@@ -85,7 +87,7 @@ void case_fault_launch(case_fault fault, float *out, const float *in, const floa
         DG_LAUNCH(stack, 2, 32, 0, s, out, 1 << 20);
         return;
     }
-    launch_any<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19>(
+    launch_any<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 21, 22>(
         fault, out, in, fault == FAULT_FREED ? freed : host, s);
 }
 

@@ -21,7 +21,7 @@ const dgsim_launch_config *dgsim_running;
 dgsim_thread *dgsim_current;
 std::vector<dgsim_thread> dgsim_threads;
 uint64_t dgsim_block_serial;
-uint32_t dgsim_phase;
+uint32_t dgsim_block_number, dgsim_phase;
 long dgsim_kernels_run;
 
 /* --- fibres --- */
@@ -78,7 +78,10 @@ static dgsim_fibre *fibre_new(void) {
         fprintf(stderr, "cudasim: no memory for a thread's stack\n");
         abort();
     }
-    void **frame = reinterpret_cast<void **>(p + guard_bytes + stack_bytes) - frame_words;
+    /* stacks begin at different places of a page, or their tops would share a few sets of the cache */
+    static unsigned n;
+    char *top = p + guard_bytes + stack_bytes - n++ * 5 % 64 * 64;
+    void **frame = reinterpret_cast<void **>(top) - frame_words;
     frame[frame_return] = reinterpret_cast<void *>(fibre_main);
     return new dgsim_fibre{frame, p + guard_bytes, nullptr};
 }
@@ -104,7 +107,7 @@ void dgsim_enter(dgsim_thread *t) {
 static dgsim_thread *next_ready(void) {
     if (ready_count == 0) return nullptr;
     dgsim_thread *t = ready[ready_head];
-    ready_head = (ready_head + 1) % ready.size();
+    if (++ready_head == ready.size()) ready_head = 0;
     ready_count--;
     if (!t->fibre) {
         if (idle.empty()) idle.push_back(fibre_new());
@@ -118,7 +121,8 @@ static dgsim_thread *next_ready(void) {
 
 static void make_ready(dgsim_thread *t) {
     t->state = DGSIM_READY;
-    ready[(ready_head + ready_count++) % ready.size()] = t;
+    const size_t at = ready_head + ready_count++;
+    ready[at < ready.size() ? at : at - ready.size()] = t;
 }
 
 static void switch_from(void **save) {
@@ -267,9 +271,8 @@ int dgsim_barrier(dgsim_vote op, int predicate, const char *file, int line) {
 /* Two lanes that wait for each other in different calls would do so forever; a lane that waits for others
  * only may still come. */
 static bool lanes_agree(dgsim_thread *lanes, const dgsim_thread &me, unsigned lane) {
-    for (unsigned i = 0; i < 32; i++) {
-        if (!(me.mask >> i & 1)) continue;
-        const dgsim_thread &u = lanes[i];
+    for (unsigned rest = me.mask; rest; rest &= rest - 1) {
+        const dgsim_thread &u = lanes[__builtin_ctz(rest)];
         if (u.mask == me.mask && u.op == me.op) continue;
         if (u.mask >> lane & 1) fault_divergent(lanes[lane], u, "wrong mask: two lanes wait for each other");
         return false;
@@ -279,9 +282,9 @@ static bool lanes_agree(dgsim_thread *lanes, const dgsim_thread &me, unsigned la
 
 void dgsim_warp(dgsim_warp_op op, unsigned mask, void *io, const char *file, int line) {
     dgsim_thread *t = dgsim_current;
-    const unsigned lane = static_cast<unsigned>(t->number) % 32;
-    const size_t first = static_cast<size_t>(t->number) - lane, n = dgsim_threads.size() - first;
-    dgsim_thread *lanes = &dgsim_threads[first];
+    const unsigned lane = static_cast<unsigned>(t->number) % 32, first = static_cast<unsigned>(t->number) - lane;
+    const size_t n = dgsim_threads.size() - first;
+    dgsim_thread *lanes = t - lane;
     t->op = op, t->mask = mask, t->io = io, t->place = {file, line};
     if (!(mask >> lane & 1))
         dgsim_fault(nullptr, t->place, "wrong mask: lane %u calls %s with mask 0x%08x, which leaves it out", lane,
@@ -297,8 +300,7 @@ void dgsim_warp(dgsim_warp_op op, unsigned mask, void *io, const char *file, int
     if ((w.waiting & mask) != mask || !lanes_agree(lanes, *t, lane)) return wait(DGSIM_AT_WARP);
     dgsim_warp_complete(op, mask, lanes);
     w.waiting &= ~mask;
-    for (unsigned i = 0; i < 32; i++)
-        if ((mask >> i & 1) && i != lane) make_ready(&lanes[i]);
+    for (unsigned rest = mask & ~(1u << lane); rest; rest &= rest - 1) make_ready(&lanes[__builtin_ctz(rest)]);
     t->state = DGSIM_READY;
 }
 
@@ -387,6 +389,7 @@ void dgsim_run(const dgsim_launch_config &k) {
     make_order(blocks, n_blocks);
     dgsim_prepare_kernel(k);
     for (uint32_t i : blocks) {
+        dgsim_block_number = i;
         blockIdx = {i % g[0], i / g[0] % g[1], i / g[0] / g[1]};
         dgsim_prepare_block();
         run_block(threads);

@@ -37,6 +37,7 @@ extern const dgsim_launch_config *dgsim_running;   /* nullptr: the host runs */
 extern dgsim_thread *dgsim_current;         /* nullptr: between threads */
 extern std::vector<dgsim_thread> dgsim_threads;
 extern uint64_t dgsim_block_serial;         /* of the running block, unique in the process */
+extern uint32_t dgsim_block_number;         /* of the running block, in the grid */
 extern uint32_t dgsim_phase;                /* barriers that the block has passed */
 void dgsim_run(const dgsim_launch_config &k);
 void dgsim_enter(dgsim_thread *t); /* makes it the current one */
@@ -60,11 +61,13 @@ struct dgsim_block { /* an allocation */
     size_t bytes;
     char *page, *page_end; /* its pages, between two that nobody can touch */
     bool pinned, live;
+    struct dgsim_word_log *words; /* access.cpp's, from page on; nullptr: none */
+    long written;                 /* the last launch that has written here */
 };
 
 void *dgsim_alloc(size_t bytes, bool pinned); /* nullptr: no memory */
 bool dgsim_release(void *p, bool pinned);     /* checks the margins; false: no such allocation */
-const dgsim_block *dgsim_find(const void *p); /* whose pages or guards hold p, live or not; nullptr: none */
+dgsim_block *dgsim_find(const void *p); /* whose pages or guards hold p, live or not; nullptr: none */
 extern char *dgsim_arena; /* all allocations lie in it */
 constexpr size_t dgsim_arena_bytes = size_t{1} << 37;
 inline bool dgsim_in_arena(const void *p) {
@@ -93,9 +96,9 @@ extern size_t dgsim_dynamic_bytes;
 
 /* --- access.cpp: what is known of memory byte by byte, where kernels log their accesses --- */
 void dgsim_check_as(dgsim_thread *t, const void *p, size_t bytes, size_t align, dgsim_access how);
-void dgsim_log_written(const void *p, size_t bytes); /* by a copy */
 void dgsim_log_pending(const void *p, size_t bytes); /* a copy is under way: nobody may read it */
 void dgsim_log_warp_sync(unsigned mask, dgsim_thread *lanes);
+void dgsim_log_release(dgsim_block *b);
 void dgsim_log_block(void);                          /* a block begins */
 
 /* --- runtime.cpp --- */

@@ -199,11 +199,11 @@ void *dgsim_alloc(size_t bytes, bool pinned) {
         mprotect(page, pages, PROT_NONE);
     }
     arena_next = page + pages + guard_bytes;
-    blocks[page] = {start, bytes, page, page + pages, pinned, true};
+    blocks[page] = {start, bytes, page, page + pages, pinned, true, nullptr, 0};
     return start;
 }
 
-const dgsim_block *dgsim_find(const void *p) {
+dgsim_block *dgsim_find(const void *p) {
     const char *c = static_cast<const char *>(p);
     if (!dgsim_in_arena(p) || blocks.empty()) return nullptr;
     auto it = blocks.upper_bound(c);
@@ -233,13 +233,14 @@ void dgsim_check_margins(void) {
 }
 
 bool dgsim_release(void *p, bool pinned) {
-    const dgsim_block *found = dgsim_find(p);
+    dgsim_block *found = dgsim_find(p);
     if (!found || found->start != p || !found->live || found->pinned != pinned) return false;
-    dgsim_block &b = blocks[found->page];
+    dgsim_block &b = *found;
     dgsim_open_device(true);
     check_margin(b);
     dgsim_open_device(false);
     b.live = false;
+    dgsim_log_release(&b);
     const size_t pages = static_cast<size_t>(b.page_end - b.page);
     mmap(b.page, pages, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     if (!pinned) used -= round_up(b.bytes, alignment);
@@ -260,11 +261,11 @@ void dgsim_open_device(bool open) {
 }
 
 static bool open_block(const char *p) {
-    const dgsim_block *b = open_depth ? dgsim_find(p) : nullptr;
+    dgsim_block *b = open_depth ? dgsim_find(p) : nullptr;
     if (!b || !b->live || p < b->page || p >= b->page_end || std::find(opened.begin(), opened.end(), b) != opened.end())
         return false;
     protect(*b, PROT_READ | PROT_WRITE);
-    opened.push_back(&blocks[b->page]);
+    opened.push_back(b);
     return true;
 }
 

@@ -60,6 +60,10 @@ static const fault_case faults[] = {
     {FAULT_FLOAT4, "misaligned", "(1,0,0)", "(5,0,0)", NULL},
     {FAULT_EARLY_COPY, "uninitialised shared memory", "(0,0,0)", "thread (", NULL},
     {FAULT_HOST_POINTER, "which is no memory of the device", "(1,0,0)", "(5,0,0)", NULL},
+    {FAULT_BLOCKS_MEET, "race on byte 20 of device memory of 1024 bytes: this thread writes what thread (5,0,0) of block number 0 has written",
+     "(1,0,0)", "(5,0,0)", NULL},
+    {FAULT_BLOCK_READS, "race on byte 20 of device memory of 1024 bytes: this thread reads what thread (5,0,0) of block number 0 has written",
+     "(1,0,0)", "(5,0,0)", NULL},
     {FAULT_STACK, "stack overflows", "(0,0,0)", "thread (0,0,0)", "stack overflows"},
 };
 
