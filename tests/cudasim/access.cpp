@@ -3,9 +3,11 @@
  * run-time libraries. Exact bounds follow for global and shared memory, and from a record of who touched each
  * byte, uninitialised reads of shared memory and races.
  *
- * Two accesses of a byte by two threads, one of them a write, race unless a __syncthreads or, within a warp, a
+ * Two accesses of a byte by two threads, one of them a write, race unless a __syncthreads or, within a warp,
+ * a
  * __syncwarp of both lies between (vector clocks over a warp's lanes; shuffles and votes order nothing). The
- * last write and two reads are kept, which may miss a race among several readers, never report one falsely. */
+ * last write and two reads are kept, which may miss a race among several readers, never report one falsely.
+ */
 #include <algorithm>
 #include <cstring>
 #include <sys/mman.h>
@@ -13,8 +15,15 @@
 
 namespace {
 
-struct event { uint16_t thread, atomic; /* its number + 1, 0: none */ uint32_t phase, clock, code; };
-struct cell { uint64_t block; event write, read[2]; bool split; };
+struct event {
+    uint16_t thread, atomic; /* its number + 1, 0: none */
+    uint32_t phase, clock, code;
+};
+struct cell {
+    uint64_t block;
+    event write, read[2];
+    bool split;
+};
 
 /* A region's memory by words of 4 bytes; a word that smaller accesses touch is split into bytes. */
 struct record {
@@ -30,9 +39,13 @@ std::vector<uint32_t> clocks; /* [thread][lane of its warp] */
 
 extern "C" char __executable_start, _end;
 
-int dgsim_logs_accesses(void) { return logging; }
+int dgsim_logs_accesses(void) {
+    return logging;
+}
 
-static uint32_t *clock_of(const dgsim_thread &t) { return &clocks[static_cast<size_t>(t.number) * 32]; }
+static uint32_t *clock_of(const dgsim_thread &t) {
+    return &clocks[static_cast<size_t>(t.number) * 32];
+}
 
 void dgsim_log_block(void) {
     if (!logging) return;
@@ -49,7 +62,8 @@ void dgsim_log_warp_sync(unsigned mask, dgsim_thread *lanes) {
     if (!logging) return;
     uint32_t joined[32] = {};
     for (int i = 0; i < 32; i++)
-        for (int j = 0; (mask >> i & 1) && j < 32; j++) joined[j] = std::max(joined[j], clock_of(lanes[i])[j]);
+        for (int j = 0; (mask >> i & 1) && j < 32; j++)
+            joined[j] = std::max(joined[j], clock_of(lanes[i])[j]);
     for (int i = 0; i < 32; i++) {
         if (!(mask >> i & 1)) continue;
         memcpy(clock_of(lanes[i]), joined, sizeof joined);
@@ -64,16 +78,18 @@ static bool ordered(const event &e) {
     return other / 32 == me.number / 32 && clock_of(me)[other % 32] >= e.clock;
 }
 
-[[noreturn]] static void fault_race(const char *p, const event &e, bool other_wrote, dgsim_access how, const void *pc,
-                                    dgsim_place place) {
+[[noreturn]] static void fault_race(const char *p, const event &e, bool other_wrote, dgsim_access how,
+                                    const void *pc, dgsim_place place) {
     dgsim_region r = {};
     dgsim_find_shared(p, &r);
     const dgsim_index t = dgsim_threads[static_cast<size_t>(e.thread) - 1].index;
     char where[300] = "";
     if (e.code) dgsim_locate(&__executable_start + e.code, where, sizeof where);
-    dgsim_fault(pc, place, "race on byte %zd of %s: this thread %s what thread (%u,%u,%u) has %s%s%s, with no barrier between",
-                p - r.start, r.name, how == DGSIM_READ ? "reads" : "writes", t.x, t.y, t.z, other_wrote ? "written" : "read",
-                *where ? " at " : "", where);
+    dgsim_fault(
+        pc, place,
+        "race on byte %zd of %s: this thread %s what thread (%u,%u,%u) has %s%s%s, with no barrier between",
+        p - r.start, r.name, how == DGSIM_READ ? "reads" : "writes", t.x, t.y, t.z,
+        other_wrote ? "written" : "read", *where ? " at " : "", where);
 }
 
 static cell &fresh(cell &c) {
@@ -102,14 +118,17 @@ template <class F> static void each_cell(const char *p, size_t bytes, F f) {
 static void log_shared(const char *p, size_t bytes, dgsim_access how, const void *pc, dgsim_place place) {
     const dgsim_thread &me = *dgsim_current;
     const uint32_t code = pc ? static_cast<uint32_t>(static_cast<const char *>(pc) - &__executable_start) : 0;
-    const event now = {static_cast<uint16_t>(me.number + 1), how == DGSIM_ATOMIC, dgsim_phase, clock_of(me)[me.number % 32], code};
+    const event now = {static_cast<uint16_t>(me.number + 1), how == DGSIM_ATOMIC, dgsim_phase,
+                       clock_of(me)[me.number % 32], code};
     each_cell(p, bytes, [&](cell &c, const char *at) {
         if (how != DGSIM_WRITE && c.write.thread == 0) {
             dgsim_region r = {};
             dgsim_find_shared(at, &r);
-            dgsim_fault(pc, place, "read of uninitialised shared memory: byte %zd of %s", at - r.start, r.name);
+            dgsim_fault(pc, place, "read of uninitialised shared memory: byte %zd of %s", at - r.start,
+                        r.name);
         }
-        if (!ordered(c.write) && !(how == DGSIM_ATOMIC && c.write.atomic)) fault_race(at, c.write, true, how, pc, place);
+        if (!ordered(c.write) && !(how == DGSIM_ATOMIC && c.write.atomic))
+            fault_race(at, c.write, true, how, pc, place);
         if (how == DGSIM_READ) { /* keep a reader of another warp, or else of another thread */
             if (c.read[0].thread && (c.read[0].thread - 1) / 32 != me.number / 32) c.read[1] = c.read[0];
             c.read[0] = now;
@@ -126,42 +145,55 @@ void dgsim_log_pending(const void *p, size_t bytes) {
     each_cell(static_cast<const char *>(p), bytes, [](cell &c, const char *) { c.write.thread = 0; });
 }
 
-/* --- global memory: what another block, or another warp of this one before the next barrier, must not see --- */
+/* --- global memory: what another block, or another warp of this one before the next barrier, must not see
+ * --- */
 
 struct dgsim_word_log {
     long launch;
-    struct { uint32_t block, phase, code; uint16_t thread; uint8_t bytes /* a mask */, atomic; } write, read;
+    struct {
+        uint32_t block, phase, code;
+        uint16_t thread;
+        uint8_t bytes /* a mask */, atomic;
+    } write, read;
 };
 
-static constexpr size_t big = 1 << 20; /* a bigger allocation's reads count once something has been written to it */
+static constexpr size_t big =
+    1 << 20; /* a bigger allocation's reads count once something has been written to it */
 
 void dgsim_log_release(dgsim_block *b) {
     if (b->words) munmap(b->words, static_cast<size_t>(b->page_end - b->page) / 4 * sizeof *b->words);
     b->words = nullptr;
 }
 
-template <class E> static void check_race(const E &e, const dgsim_block &b, const char *p, unsigned mask, bool other_wrote,
-                                          dgsim_access how, const void *pc, dgsim_place place) {
+template <class E>
+static void check_race(const E &e, const dgsim_block &b, const char *p, unsigned mask, bool other_wrote,
+                       dgsim_access how, const void *pc, dgsim_place place) {
     const int me = dgsim_current->number, other = e.thread;
     if (!(e.bytes & mask) || (how == DGSIM_ATOMIC && e.atomic)) return;
     if (e.block == dgsim_block_number && (other / 32 == me / 32 || e.phase != dgsim_phase)) return;
     char where[300] = "";
     if (e.code) dgsim_locate(&__executable_start + e.code, where, sizeof where);
     const unsigned *d = dgsim_running->block, n = static_cast<unsigned>(other);
-    dgsim_fault(pc, place, "race on byte %zd of device memory of %zu bytes: this thread %s what thread (%u,%u,%u) of block number %u "
-                "has %s%s%s in this launch", p - b.start, b.bytes, how == DGSIM_READ ? "reads" : "writes", n % d[0],
-                n / d[0] % d[1], n / (d[0] * d[1]), e.block, other_wrote ? "written" : "read", *where ? " at " : "", where);
+    dgsim_fault(pc, place,
+                "race on byte %zd of device memory of %zu bytes: this thread %s what thread (%u,%u,%u) of "
+                "block number %u "
+                "has %s%s%s in this launch",
+                p - b.start, b.bytes, how == DGSIM_READ ? "reads" : "writes", n % d[0], n / d[0] % d[1],
+                n / (d[0] * d[1]), e.block, other_wrote ? "written" : "read", *where ? " at " : "", where);
 }
 
-static void log_global(dgsim_block *b, const char *p, size_t bytes, dgsim_access how, const void *pc, dgsim_place place) {
+static void log_global(dgsim_block *b, const char *p, size_t bytes, dgsim_access how, const void *pc,
+                       dgsim_place place) {
     if (!b->words) {
-        void *m = mmap(nullptr, static_cast<size_t>(b->page_end - b->page) / 4 * sizeof *b->words, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *m = mmap(nullptr, static_cast<size_t>(b->page_end - b->page) / 4 * sizeof *b->words,
+                       PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (m == MAP_FAILED) return;
         b->words = static_cast<dgsim_word_log *>(m);
     }
-    if (how != DGSIM_READ) b->written = dgsim_kernels_run;
-    else if (b->bytes > big && b->written != dgsim_kernels_run) return;
+    if (how != DGSIM_READ)
+        b->written = dgsim_kernels_run;
+    else if (b->bytes > big && b->written != dgsim_kernels_run)
+        return;
     const uint32_t code = pc ? static_cast<uint32_t>(static_cast<const char *>(pc) - &__executable_start) : 0;
     for (size_t at = static_cast<size_t>(p - b->page), end = at + bytes; at < end; at = (at / 4 + 1) * 4) {
         dgsim_word_log &w = b->words[at / 4];
@@ -172,7 +204,12 @@ static void log_global(dgsim_block *b, const char *p, size_t bytes, dgsim_access
         check_race(w.write, *b, start, mask, true, how, pc, place);
         if (how != DGSIM_READ) check_race(w.read, *b, start, mask, false, how, pc, place);
         auto &e = how == DGSIM_READ ? w.read : w.write;
-        e = {dgsim_block_number, dgsim_phase, code, static_cast<uint16_t>(dgsim_current->number), static_cast<uint8_t>(mask), how == DGSIM_ATOMIC};
+        e = {dgsim_block_number,
+             dgsim_phase,
+             code,
+             static_cast<uint16_t>(dgsim_current->number),
+             static_cast<uint8_t>(mask),
+             how == DGSIM_ATOMIC};
     }
 }
 
@@ -192,8 +229,9 @@ static void check_shared(const char *p, size_t bytes, dgsim_access how, const vo
     dgsim_region &r = recent[next++ % 4];
     const bool own = dgsim_find_shared(p, &r);
     if (!own || p < r.start || p + bytes > r.start + r.bytes)
-        dgsim_fault(pc, place, "shared memory out of bounds: %zu bytes %s at byte %zd of %s%s, which has %zu", bytes,
-                    how == DGSIM_READ ? "read" : "written", p - r.start, own ? "" : "another kernel's ", r.name ? r.name : "?", r.bytes);
+        dgsim_fault(pc, place, "shared memory out of bounds: %zu bytes %s at byte %zd of %s%s, which has %zu",
+                    bytes, how == DGSIM_READ ? "read" : "written", p - r.start,
+                    own ? "" : "another kernel's ", r.name ? r.name : "?", r.bytes);
     if (logging) log_shared(p, bytes, how, pc, place);
 }
 
@@ -208,18 +246,21 @@ static void check_global(const char *p, size_t bytes, dgsim_access how, const vo
 }
 
 /* p: not on the thread's own stack */
-static void check(const char *p, size_t bytes, size_t align, dgsim_access how, const void *pc, dgsim_place place) {
+static void check(const char *p, size_t bytes, size_t align, dgsim_access how, const void *pc,
+                  dgsim_place place) {
     const uintptr_t at = reinterpret_cast<uintptr_t>(p);
-    if (at & (align - 1)) dgsim_fault(pc, place, "misaligned: %zu bytes at address %p", bytes, static_cast<const void *>(p));
+    if (at & (align - 1))
+        dgsim_fault(pc, place, "misaligned: %zu bytes at address %p", bytes, static_cast<const void *>(p));
     if (dgsim_in_arena(p)) return check_global(p, bytes, how, pc, place);
     if (dgsim_in_shared(p)) return check_shared(p, bytes, how, pc, place);
     const char *args = static_cast<const char *>(dgsim_running->args);
     if (p >= args && p + bytes <= args + dgsim_running->args_bytes) return;
     if (p >= &__executable_start && p + bytes <= &_end) return; /* constants and __device__ variables */
     if (dgsim_registered(p, bytes)) return;
-    if (dgsim_on_stack(p, bytes)) dgsim_fault(pc, place, "a thread accesses a local variable of another thread");
-    dgsim_fault(pc, place, "a thread %s address %p, which is no memory of the device", how == DGSIM_READ ? "reads" : "writes",
-                static_cast<const void *>(p));
+    if (dgsim_on_stack(p, bytes))
+        dgsim_fault(pc, place, "a thread accesses a local variable of another thread");
+    dgsim_fault(pc, place, "a thread %s address %p, which is no memory of the device",
+                how == DGSIM_READ ? "reads" : "writes", static_cast<const void *>(p));
 }
 
 void dgsim_check(const void *p, size_t bytes, size_t align, dgsim_access how, const char *file, int line) {
@@ -240,16 +281,37 @@ static void logged(const void *at, size_t bytes, size_t align, dgsim_access how,
     if (dgsim_current && !dgsim_on_own_stack(p, bytes)) check(p, bytes, align, how, pc, {});
 }
 
-#define DGSIM_TSAN(n)                                                                                           \
-    void __tsan_read##n(void *p) { logged(p, n, n, DGSIM_READ, __builtin_return_address(0)); }                  \
-    void __tsan_write##n(void *p) { logged(p, n, n, DGSIM_WRITE, __builtin_return_address(0)); }                \
-    void __tsan_unaligned_read##n(void *p) { logged(p, n, 1, DGSIM_READ, __builtin_return_address(0)); }        \
-    void __tsan_unaligned_write##n(void *p) { logged(p, n, 1, DGSIM_WRITE, __builtin_return_address(0)); }
+#define DGSIM_TSAN(n)                                                                                        \
+    void __tsan_read##n(void *p) {                                                                           \
+        logged(p, n, n, DGSIM_READ, __builtin_return_address(0));                                            \
+    }                                                                                                        \
+    void __tsan_write##n(void *p) {                                                                          \
+        logged(p, n, n, DGSIM_WRITE, __builtin_return_address(0));                                           \
+    }                                                                                                        \
+    void __tsan_unaligned_read##n(void *p) {                                                                 \
+        logged(p, n, 1, DGSIM_READ, __builtin_return_address(0));                                            \
+    }                                                                                                        \
+    void __tsan_unaligned_write##n(void *p) {                                                                \
+        logged(p, n, 1, DGSIM_WRITE, __builtin_return_address(0));                                           \
+    }
 
-struct ubsan_location { const char *file; uint32_t line, column; };
-struct ubsan_type { uint16_t kind, info; char name[1]; };
-struct ubsan_mismatch { ubsan_location at; const ubsan_type *type; uint8_t log_align, kind; };
-struct ubsan_bounds { ubsan_location at; const ubsan_type *array, *index; };
+struct ubsan_location {
+    const char *file;
+    uint32_t line, column;
+};
+struct ubsan_type {
+    uint16_t kind, info;
+    char name[1];
+};
+struct ubsan_mismatch {
+    ubsan_location at;
+    const ubsan_type *type;
+    uint8_t log_align, kind;
+};
+struct ubsan_bounds {
+    ubsan_location at;
+    const ubsan_type *array, *index;
+};
 
 extern "C" {
 
@@ -259,18 +321,25 @@ DGSIM_TSAN(4)
 DGSIM_TSAN(8)
 DGSIM_TSAN(16)
 
-void __tsan_init(void) { logging = true; }
+void __tsan_init(void) {
+    logging = true;
+}
 void __tsan_func_entry(void *) {}
 void __tsan_func_exit(void) {}
-void __tsan_read_range(void *p, size_t n) { logged(p, n, 1, DGSIM_READ, __builtin_return_address(0)); }
-void __tsan_write_range(void *p, size_t n) { logged(p, n, 1, DGSIM_WRITE, __builtin_return_address(0)); }
+void __tsan_read_range(void *p, size_t n) {
+    logged(p, n, 1, DGSIM_READ, __builtin_return_address(0));
+}
+void __tsan_write_range(void *p, size_t n) {
+    logged(p, n, 1, DGSIM_WRITE, __builtin_return_address(0));
+}
 
 void __ubsan_handle_type_mismatch_v1(ubsan_mismatch *m, uintptr_t p) {
     const dgsim_place at = {m->at.file, static_cast<int>(m->at.line)};
     if (p & ((uintptr_t{1} << m->log_align) - 1))
-        dgsim_fault(nullptr, at, "misaligned: address %#zx as %s, which is aligned to %d bytes", static_cast<size_t>(p),
-                    m->type->name, 1 << m->log_align);
-    dgsim_fault(nullptr, at, "out of bounds: there is no whole %s at address %#zx", m->type->name, static_cast<size_t>(p));
+        dgsim_fault(nullptr, at, "misaligned: address %#zx as %s, which is aligned to %d bytes",
+                    static_cast<size_t>(p), m->type->name, 1 << m->log_align);
+    dgsim_fault(nullptr, at, "out of bounds: there is no whole %s at address %#zx", m->type->name,
+                static_cast<size_t>(p));
 }
 
 void __ubsan_handle_out_of_bounds(ubsan_bounds *b, uintptr_t index) {

@@ -1,6 +1,7 @@
 /* cuBLASLt's matrix product as loops: out = alpha op(a) op(b) + beta c (+ bias), batches one after the other,
- * sums in f32 with k ascending. Refuses what the library refuses and dgraft could get wrong: shapes that do not
- * fit, rows or columns that overlap, 16-bit matrices that are not aligned, memory that is not the device's. */
+ * sums in f32 with k ascending. Refuses what the library refuses and dgraft could get wrong: shapes that do
+ * not fit, rows or columns that overlap, 16-bit matrices that are not aligned, memory that is not the
+ * device's. */
 #include <cstring>
 #include <vector>
 #include "include/cublasLt.h"
@@ -8,7 +9,9 @@
 #include "include/cuda_fp16.h"
 #include "internal.h"
 
-struct dgsim_blas { int unused; };
+struct dgsim_blas {
+    int unused;
+};
 struct dgsim_matmul {
     cublasComputeType_t compute;
     cublasOperation_t transa, transb;
@@ -26,20 +29,27 @@ struct dgsim_layout {
     uint64_t lines() const { return order == CUBLASLT_ORDER_ROW ? rows : cols; }
     uint64_t line() const { return order == CUBLASLT_ORDER_ROW ? cols : rows; }
     size_t at(uint64_t r, uint64_t c) const {
-        return static_cast<size_t>(order == CUBLASLT_ORDER_ROW ? r * static_cast<uint64_t>(ld) + c : c * static_cast<uint64_t>(ld) + r);
+        return static_cast<size_t>(order == CUBLASLT_ORDER_ROW ? r * static_cast<uint64_t>(ld) + c
+                                                               : c * static_cast<uint64_t>(ld) + r);
     }
 };
-struct dgsim_preference { size_t workspace; };
+struct dgsim_preference {
+    size_t workspace;
+};
 
 static float load(const void *p, int type, size_t i) {
     if (type == CUDA_R_32F) return static_cast<const float *>(p)[i];
     const unsigned short bits = static_cast<const unsigned short *>(p)[i];
-    return type == CUDA_R_16F ? __half2float(__ushort_as_half(bits)) : __bfloat162float(__ushort_as_bfloat16(bits));
+    return type == CUDA_R_16F ? __half2float(__ushort_as_half(bits))
+                              : __bfloat162float(__ushort_as_bfloat16(bits));
 }
 
 static void store(void *p, int type, size_t i, float x) {
-    if (type == CUDA_R_32F) static_cast<float *>(p)[i] = x;
-    else static_cast<unsigned short *>(p)[i] = type == CUDA_R_16F ? __half_as_ushort(__float2half(x)) : __bfloat16_as_ushort(__float2bfloat16(x));
+    if (type == CUDA_R_32F)
+        static_cast<float *>(p)[i] = x;
+    else
+        static_cast<unsigned short *>(p)[i] = type == CUDA_R_16F ? __half_as_ushort(__float2half(x))
+                                                                 : __bfloat16_as_ushort(__float2bfloat16(x));
 }
 
 /* op(m) as f32, row by row (or column by column: transposed once more) */
@@ -48,7 +58,8 @@ static std::vector<float> widened(const char *p, const dgsim_layout &l, bool tra
     std::vector<float> out(rows * cols);
     for (uint64_t r = 0; r < rows; r++)
         for (uint64_t c = 0; c < cols; c++)
-            out[by_column ? c * rows + r : r * cols + c] = load(p, l.type, transposed ? l.at(c, r) : l.at(r, c));
+            out[by_column ? c * rows + r : r * cols + c] =
+                load(p, l.type, transposed ? l.at(c, r) : l.at(r, c));
     return out;
 }
 
@@ -65,9 +76,11 @@ static void multiply(const product &p) {
     const uint64_t m = p.out.rows, n = p.out.cols, k = ta ? p.a.rows : p.a.cols;
     for (int32_t batch = 0; batch < p.out.batch; batch++) {
         auto start = [&](const void *base, const dgsim_layout &l) {
-            return static_cast<char *>(const_cast<void *>(base)) + batch * l.batch_offset * static_cast<int64_t>(l.bytes());
+            return static_cast<char *>(const_cast<void *>(base)) +
+                   batch * l.batch_offset * static_cast<int64_t>(l.bytes());
         };
-        const std::vector<float> a = widened(start(p.pa, p.a), p.a, ta, false), b = widened(start(p.pb, p.b), p.b, tb, true);
+        const std::vector<float> a = widened(start(p.pa, p.a), p.a, ta, false),
+                                 b = widened(start(p.pb, p.b), p.b, tb, true);
         for (uint64_t i = 0; i < m; i++)
             for (uint64_t j = 0; j < n; j++) {
                 float sum = 0;
@@ -84,7 +97,9 @@ static void multiply(const product &p) {
 
 extern "C" {
 
-size_t cublasLtGetVersion(void) { return 120400; }
+size_t cublasLtGetVersion(void) {
+    return 120400;
+}
 
 const char *cublasLtGetStatusName(cublasStatus_t s) {
     return s == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
@@ -94,7 +109,9 @@ const char *cublasLtGetStatusName(cublasStatus_t s) {
                                               : "CUBLAS_STATUS_INTERNAL_ERROR";
 }
 
-const char *cublasLtGetStatusString(cublasStatus_t s) { return cublasLtGetStatusName(s); }
+const char *cublasLtGetStatusString(cublasStatus_t s) {
+    return cublasLtGetStatusName(s);
+}
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *h) {
     *h = new dgsim_blas{0};
@@ -106,7 +123,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeType_t compute, cudaDataType scale) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeType_t compute,
+                                        cudaDataType scale) {
     if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
     *d = new dgsim_matmul{compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, -1};
     return CUBLAS_STATUS_SUCCESS;
@@ -114,12 +132,13 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeTy
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attr,
                                               const void *value, size_t bytes) {
-    void *to = attr == CUBLASLT_MATMUL_DESC_TRANSA     ? static_cast<void *>(&d->transa)
-               : attr == CUBLASLT_MATMUL_DESC_TRANSB   ? static_cast<void *>(&d->transb)
-               : attr == CUBLASLT_MATMUL_DESC_EPILOGUE ? static_cast<void *>(&d->epilogue)
+    void *to = attr == CUBLASLT_MATMUL_DESC_TRANSA         ? static_cast<void *>(&d->transa)
+               : attr == CUBLASLT_MATMUL_DESC_TRANSB       ? static_cast<void *>(&d->transb)
+               : attr == CUBLASLT_MATMUL_DESC_EPILOGUE     ? static_cast<void *>(&d->epilogue)
                : attr == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? static_cast<void *>(&d->bias)
                                                            : static_cast<void *>(&d->bias_type);
-    if (bytes != (attr == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : sizeof(int32_t))) return CUBLAS_STATUS_INVALID_VALUE;
+    if (bytes != (attr == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : sizeof(int32_t)))
+        return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(to, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -129,14 +148,16 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType type, uint64_t rows,
+                                          uint64_t cols, int64_t ld) {
     if (type != CUDA_R_32F && type != CUDA_R_16F && type != CUDA_R_16BF) return CUBLAS_STATUS_NOT_SUPPORTED;
     *l = new dgsim_layout{type, rows, cols, ld, CUBLASLT_ORDER_COL, 1, 0};
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l, cublasLtMatrixLayoutAttribute_t attr,
-                                                const void *value, size_t bytes) {
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
+                                                cublasLtMatrixLayoutAttribute_t attr, const void *value,
+                                                size_t bytes) {
     void *to = attr == CUBLASLT_MATRIX_LAYOUT_ORDER         ? static_cast<void *>(&l->order)
                : attr == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT ? static_cast<void *>(&l->batch)
                                                             : static_cast<void *>(&l->batch_offset);
@@ -156,8 +177,9 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t,
-                                                    const void *value, size_t bytes) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t, const void *value,
+                                                    size_t bytes) {
     if (bytes != sizeof p->workspace) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(&p->workspace, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
@@ -170,30 +192,38 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
 
 } /* extern "C" */
 
-static cublasStatus_t check_shapes(const dgsim_matmul &d, const dgsim_layout &a, const dgsim_layout &b, const dgsim_layout &c,
-                                   const dgsim_layout &out) {
+static cublasStatus_t check_shapes(const dgsim_matmul &d, const dgsim_layout &a, const dgsim_layout &b,
+                                   const dgsim_layout &c, const dgsim_layout &out) {
     const bool ta = d.transa == CUBLAS_OP_T, tb = d.transb == CUBLAS_OP_T;
-    const uint64_t m = ta ? a.cols : a.rows, k = ta ? a.rows : a.cols, k2 = tb ? b.cols : b.rows, n = tb ? b.rows : b.cols;
-    if (k != k2 || out.rows != m || out.cols != n || c.rows != m || c.cols != n || !m || !n || !k) return CUBLAS_STATUS_INVALID_VALUE;
+    const uint64_t m = ta ? a.cols : a.rows, k = ta ? a.rows : a.cols, k2 = tb ? b.cols : b.rows,
+                   n = tb ? b.rows : b.cols;
+    if (k != k2 || out.rows != m || out.cols != n || c.rows != m || c.cols != n || !m || !n || !k)
+        return CUBLAS_STATUS_INVALID_VALUE;
     for (const dgsim_layout *l : {&a, &b, &c, &out})
-        if (l->ld < static_cast<int64_t>(l->line()) || l->batch != out.batch) return CUBLAS_STATUS_INVALID_VALUE;
-    if (a.type != b.type || c.type != out.type || (out.type != a.type && out.type != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
+        if (l->ld < static_cast<int64_t>(l->line()) || l->batch != out.batch)
+            return CUBLAS_STATUS_INVALID_VALUE;
+    if (a.type != b.type || c.type != out.type || (out.type != a.type && out.type != CUDA_R_32F))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* A matrix must lie within one allocation of the device and be aligned to its elements, as the loops read it. */
+/* A matrix must lie within one allocation of the device and be aligned to its elements, as the loops read it.
+ */
 static bool on_device(const void *p, const dgsim_layout &l) {
     const char *start = static_cast<const char *>(p);
     const dgsim_block *b = dgsim_find(p);
-    const uint64_t last = (l.lines() - 1) * static_cast<uint64_t>(l.ld) + l.line() + static_cast<uint64_t>((l.batch - 1) * l.batch_offset);
+    const uint64_t last = (l.lines() - 1) * static_cast<uint64_t>(l.ld) + l.line() +
+                          static_cast<uint64_t>((l.batch - 1) * l.batch_offset);
     return b && b->live && start >= b->start && start + last * l.bytes() <= b->start + b->bytes &&
            reinterpret_cast<uintptr_t>(p) % l.bytes() == 0;
 }
 
-extern "C" cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a,
-                                                         cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                                                         cublasLtMatrixLayout_t out, cublasLtMatmulPreference_t, int wanted,
-                                                         cublasLtMatmulHeuristicResult_t *results, int *found) {
+extern "C" cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t d,
+                                                         cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                                         cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t out,
+                                                         cublasLtMatmulPreference_t, int wanted,
+                                                         cublasLtMatmulHeuristicResult_t *results,
+                                                         int *found) {
     *found = 0;
     const cublasStatus_t s = check_shapes(*d, *a, *b, *c, *out);
     if (s) return s;
@@ -204,11 +234,11 @@ extern "C" cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cubla
     return CUBLAS_STATUS_SUCCESS;
 }
 
-extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const void *alpha, const void *a,
-                                         cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb,
-                                         const void *beta, const void *c, cublasLtMatrixLayout_t lc, void *out,
-                                         cublasLtMatrixLayout_t lout, const cublasLtMatmulAlgo_t *, void *, size_t,
-                                         cudaStream_t s) {
+extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const void *alpha,
+                                         const void *a, cublasLtMatrixLayout_t la, const void *b,
+                                         cublasLtMatrixLayout_t lb, const void *beta, const void *c,
+                                         cublasLtMatrixLayout_t lc, void *out, cublasLtMatrixLayout_t lout,
+                                         const cublasLtMatmulAlgo_t *, void *, size_t, cudaStream_t s) {
     const cublasStatus_t status = check_shapes(*d, *la, *lb, *lc, *lout);
     if (status) return status;
     product p = {*d, *la, *lb, *lc, *lout, a, b, c, out, 0, 0};
@@ -217,8 +247,10 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t 
     if (p.d.bias_type < 0) p.d.bias_type = p.out.type;
     {
         const std::lock_guard<std::recursive_mutex> guard(dgsim_mutex);
-        if (!on_device(a, p.a) || !on_device(b, p.b) || !on_device(out, p.out) || (p.beta != 0 && !on_device(c, p.c))) {
-            fprintf(stderr, "cudasim: cublasLtMatmul: a matrix is not aligned, or does not lie in device memory\n");
+        if (!on_device(a, p.a) || !on_device(b, p.b) || !on_device(out, p.out) ||
+            (p.beta != 0 && !on_device(c, p.c))) {
+            fprintf(stderr,
+                    "cudasim: cublasLtMatmul: a matrix is not aligned, or does not lie in device memory\n");
             return CUBLAS_STATUS_INVALID_VALUE;
         }
     }

@@ -26,8 +26,10 @@ template <int FAULT> static __global__ void reverse(float *out, const float *in,
     }
     dynamic[FAULT == FAULT_DYNAMIC_INDEX && errs ? n : i] = 0;
     if (FAULT == FAULT_EXIT_AT_BARRIER && errs) return;
-    if (FAULT == FAULT_BARRIER_IN_BRANCH && errs) __syncthreads();
-    else if (FAULT != FAULT_MISSING_BARRIER) __syncthreads();
+    if (FAULT == FAULT_BARRIER_IN_BRANCH && errs)
+        __syncthreads();
+    else if (FAULT != FAULT_MISSING_BARRIER)
+        __syncthreads();
     float v = tile[n - 1 - i];
     if (FAULT == FAULT_MISSING_SYNCWARP) {
         dynamic[i] = v;
@@ -71,7 +73,8 @@ static __global__ void stack(float *out, int depth) {
     out[threadIdx.x] = deep(depth, &x);
 }
 
-template <int FAULT> static void launch(case_fault fault, float *out, const float *in, const float *other, cudaStream_t s) {
+template <int FAULT>
+static void launch(case_fault fault, float *out, const float *in, const float *other, cudaStream_t s) {
     if (static_cast<int>(fault) == FAULT)
         DG_LAUNCH(reverse<FAULT>, 2, CASE_THREADS, CASE_THREADS * sizeof(float), s, out, in, other);
 }
@@ -82,7 +85,8 @@ static void launch_any(case_fault fault, float *out, const float *in, const floa
     (void)each;
 }
 
-void case_fault_launch(case_fault fault, float *out, const float *in, const float *freed, const float *host, cudaStream_t s) {
+void case_fault_launch(case_fault fault, float *out, const float *in, const float *freed, const float *host,
+                       cudaStream_t s) {
     if (fault == FAULT_STACK) {
         DG_LAUNCH(stack, 2, 32, 0, s, out, 1 << 20);
         return;
@@ -97,7 +101,8 @@ static __global__ void index_of(uint32_t *out) {
     const uint32_t block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
     const uint32_t thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
     const uint32_t n = blockDim.x * blockDim.y * blockDim.z;
-    out[block * n + thread] = blockIdx.x << 20 | blockIdx.y << 16 | blockIdx.z << 12 | threadIdx.x << 8 | threadIdx.y << 4 | threadIdx.z;
+    out[block * n + thread] = blockIdx.x << 20 | blockIdx.y << 16 | blockIdx.z << 12 | threadIdx.x << 8 |
+                              threadIdx.y << 4 | threadIdx.z;
 }
 
 void case_index(uint32_t *out, int gx, int gy, int gz, int bx, int by, int bz, cudaStream_t s) {
@@ -113,30 +118,40 @@ static __global__ void warp(uint32_t *out) {
     o[96] = __shfl_down_sync(all, lane, 3, 16);
     o[128] = __shfl_xor_sync(all, lane, 9);
     o[160] = __ballot_sync(all, x & 1);
-    o[192] = static_cast<uint32_t>(__all_sync(all, x < 32)) | static_cast<uint32_t>(__all_sync(all, x < 31)) << 1;
-    o[224] = static_cast<uint32_t>(__any_sync(all, x == 4)) | static_cast<uint32_t>(__any_sync(all, x > 31)) << 1;
+    o[192] = static_cast<uint32_t>(__all_sync(all, x < 32)) | static_cast<uint32_t>(__all_sync(all, x < 31))
+                                                                  << 1;
+    o[224] = static_cast<uint32_t>(__any_sync(all, x == 4)) | static_cast<uint32_t>(__any_sync(all, x > 31))
+                                                                  << 1;
     o[256] = __reduce_add_sync(all, x);
     o[288] = __reduce_max_sync(all, x);
     o[320] = static_cast<uint32_t>(__reduce_min_sync(all, static_cast<int>(x) - 5));
     o[352] = __reduce_xor_sync(all, 1u << lane);
     o[384] = __match_any_sync(all, lane % 3);
     o[416] = __activemask();
-    if (lane < 12) o[448] = __shfl_sync(0xfffu, lane, 11); /* a part of the warp, and the rest of it, */
-    else o[448] = __shfl_xor_sync(0xfffff000u, lane, lane < 16 ? 1 : 2); /* in calls of their own */
-    const double d = __shfl_xor_sync(all, 0.5 + lane, 1); /* 8 bytes */
+    if (lane < 12)
+        o[448] = __shfl_sync(0xfffu, lane, 11); /* a part of the warp, and the rest of it, */
+    else
+        o[448] = __shfl_xor_sync(0xfffff000u, lane, lane < 16 ? 1 : 2); /* in calls of their own */
+    const double d = __shfl_xor_sync(all, 0.5 + lane, 1);               /* 8 bytes */
     o[480] = static_cast<uint32_t>(2 * d);
 }
 
-void case_warp(uint32_t *out, cudaStream_t s) { DG_LAUNCH(warp, 1, 32, 0, s, out); }
+void case_warp(uint32_t *out, cudaStream_t s) {
+    DG_LAUNCH(warp, 1, 32, 0, s, out);
+}
 
 static __global__ void votes(uint32_t *out) {
     const int x = static_cast<int>(threadIdx.x);
     out[x] = static_cast<uint32_t>(__syncthreads_count(x % 3 == 0));
-    out[64 + x] = static_cast<uint32_t>(__syncthreads_and(x < 64)) | static_cast<uint32_t>(__syncthreads_and(x < 63)) << 1;
-    out[128 + x] = static_cast<uint32_t>(__syncthreads_or(x == 63)) | static_cast<uint32_t>(__syncthreads_or(x == 64)) << 1;
+    out[64 + x] = static_cast<uint32_t>(__syncthreads_and(x < 64)) |
+                  static_cast<uint32_t>(__syncthreads_and(x < 63)) << 1;
+    out[128 + x] = static_cast<uint32_t>(__syncthreads_or(x == 63)) |
+                   static_cast<uint32_t>(__syncthreads_or(x == 64)) << 1;
 }
 
-void case_votes(uint32_t *out, cudaStream_t s) { DG_LAUNCH(votes, 1, 64, 0, s, out); }
+void case_votes(uint32_t *out, cudaStream_t s) {
+    DG_LAUNCH(votes, 1, 64, 0, s, out);
+}
 
 static __global__ void atomics(uint32_t *out) {
     const uint32_t x = threadIdx.x + blockIdx.x * blockDim.x;
@@ -156,14 +171,19 @@ static __global__ void atomics(uint32_t *out) {
     atomicInc(&out[12], 9u);
 }
 
-void case_atomics(uint32_t *out, cudaStream_t s) { DG_LAUNCH(atomics, 3, 64, 0, s, out); }
+void case_atomics(uint32_t *out, cudaStream_t s) {
+    DG_LAUNCH(atomics, 3, 64, 0, s, out);
+}
 
 static __global__ void math(float *o) {
-    o[0] = static_cast<float>(__dp4a(0x01fe03fc, 0x7f80ff02, 10)); /* (1, -2, 3, -4) . (127, -128, -1, 2) + 10 */
+    o[0] =
+        static_cast<float>(__dp4a(0x01fe03fc, 0x7f80ff02, 10)); /* (1, -2, 3, -4) . (127, -128, -1, 2) + 10 */
     o[1] = static_cast<float>(__popc(0xf0f0u) + 100 * __clz(1 << 20) + 10000 * __ffs(8));
     o[2] = static_cast<float>(__byte_perm(0x33221100u, 0x77665544u, 0x5140u) == 0x55114400u);
-    o[3] = static_cast<float>(__float2int_rn(2.5f) + 10 * __float2int_rz(-2.5f) + 100 * __float2int_rd(-2.5f));
-    o[4] = static_cast<float>(__float2int_rn(1e20f) == 0x7fffffff && __float2int_rz(__int_as_float(0x7fc00000)) == 0);
+    o[3] =
+        static_cast<float>(__float2int_rn(2.5f) + 10 * __float2int_rz(-2.5f) + 100 * __float2int_rd(-2.5f));
+    o[4] = static_cast<float>(__float2int_rn(1e20f) == 0x7fffffff &&
+                              __float2int_rz(__int_as_float(0x7fc00000)) == 0);
     o[5] = rsqrtf(4.0f) + __expf(0.0f) + __fdividef(1.0f, 4.0f);
     o[6] = fmaf(3.0f, 5.0f, 7.0f);
     o[7] = static_cast<float>(__umulhi(0x80000000u, 6u)) + static_cast<float>(__brev(0x40000000u));
@@ -171,10 +191,13 @@ static __global__ void math(float *o) {
     o[9] = static_cast<float>(min(3, -2) + max(7u, 9u)) + max(1.5f, 0.5f);
     const float4 v = make_float4(1, 2, 3, 4);
     o[10] = v.x + 10 * v.y + 100 * v.z + 1000 * v.w;
-    o[11] = static_cast<float>(sizeof(float4) + alignof(float4) * 100 + alignof(int2) * 10000 + alignof(float3) * 100000);
+    o[11] = static_cast<float>(sizeof(float4) + alignof(float4) * 100 + alignof(int2) * 10000 +
+                               alignof(float3) * 100000);
 }
 
-void case_math(float *out, cudaStream_t s) { DG_LAUNCH(math, 1, 1, 0, s, out); }
+void case_math(float *out, cudaStream_t s) {
+    DG_LAUNCH(math, 1, 1, 0, s, out);
+}
 
 static __global__ void halves(float *out, const float *in, int n) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -194,15 +217,16 @@ void case_halves(float *out, const float *in, int n, cudaStream_t s) {
 /* --- matrices --- */
 
 /* d[16,8] += a[16,16] . b[16,8], ds[16,8] += as[16,32] . bs[32,8], all row by row */
-static __global__ void mma(float *d, int32_t *ds, const uint16_t *a, const uint16_t *b, const int8_t *as, const int8_t *bs,
-                           int f16) {
+static __global__ void mma(float *d, int32_t *ds, const uint16_t *a, const uint16_t *b, const int8_t *as,
+                           const int8_t *bs, int f16) {
     const int g = static_cast<int>(threadIdx.x) / 4, t = static_cast<int>(threadIdx.x) % 4;
     uint32_t ra[4], rb[2], qa[4] = {}, qb[2] = {};
     for (int r = 0; r < 4; r++) {
         const int row = g + 8 * (r & 1), column = 2 * t + 8 * (r >> 1);
         ra[r] = a[16 * row + column] | static_cast<uint32_t>(a[16 * row + column + 1]) << 16;
         for (int e = 0; e < 4; e++)
-            qa[r] |= static_cast<uint32_t>(static_cast<uint8_t>(as[32 * row + 4 * t + 16 * (r >> 1) + e])) << 8 * e;
+            qa[r] |= static_cast<uint32_t>(static_cast<uint8_t>(as[32 * row + 4 * t + 16 * (r >> 1) + e]))
+                     << 8 * e;
     }
     for (int r = 0; r < 2; r++) {
         const int row = 2 * t + 8 * r;
@@ -217,8 +241,10 @@ static __global__ void mma(float *d, int32_t *ds, const uint16_t *a, const uint1
         acc[i] = d[at];
         iacc[i] = ds[at];
     }
-    if (f16) dg_mma_m16n8k16_f16(acc, ra, rb);
-    else dg_mma_m16n8k16_bf16(acc, ra, rb);
+    if (f16)
+        dg_mma_m16n8k16_f16(acc, ra, rb);
+    else
+        dg_mma_m16n8k16_bf16(acc, ra, rb);
     dg_mma_m16n8k32_s8(iacc, qa, qb);
     for (int i = 0; i < 4; i++) {
         const int at = 8 * (g + 8 * (i >> 1)) + 2 * t + (i & 1);
@@ -227,8 +253,8 @@ static __global__ void mma(float *d, int32_t *ds, const uint16_t *a, const uint1
     }
 }
 
-void case_mma(float *d, int32_t *ds, const uint16_t *a, const uint16_t *b, const int8_t *as, const int8_t *bs, int f16,
-              cudaStream_t s) {
+void case_mma(float *d, int32_t *ds, const uint16_t *a, const uint16_t *b, const int8_t *as, const int8_t *bs,
+              int f16, cudaStream_t s) {
     DG_LAUNCH(mma, 1, 32, 0, s, d, ds, a, b, as, bs, f16);
 }
 
@@ -246,7 +272,9 @@ static __global__ void ldmatrix(uint32_t *out) {
     for (int i = 0; i < 12; i++) out[32 * i + lane] = r[i];
 }
 
-void case_ldmatrix(uint32_t *out, cudaStream_t s) { DG_LAUNCH(ldmatrix, 1, 32, 512, s, out); }
+void case_ldmatrix(uint32_t *out, cudaStream_t s) {
+    DG_LAUNCH(ldmatrix, 1, 32, 512, s, out);
+}
 
 /* out[256] = in[256] through two buffers that are filled one ahead; of the last quarter 2 of 4 elements */
 static __global__ void async(float *out, const float *in) {
@@ -254,8 +282,10 @@ static __global__ void async(float *out, const float *in) {
     const int lane = static_cast<int>(threadIdx.x), n = 4;
     auto fetch = [&](int part) {
         if (lane < 16) {
-            if (part == n - 1) dg_cp_async16_zfill(&buffer[part % 2][4 * lane], &in[64 * part + 4 * lane], 8);
-            else dg_cp_async16(&buffer[part % 2][4 * lane], &in[64 * part + 4 * lane]);
+            if (part == n - 1)
+                dg_cp_async16_zfill(&buffer[part % 2][4 * lane], &in[64 * part + 4 * lane], 8);
+            else
+                dg_cp_async16(&buffer[part % 2][4 * lane], &in[64 * part + 4 * lane]);
         }
         dg_cp_async_commit();
     };
@@ -273,7 +303,9 @@ static __global__ void async(float *out, const float *in) {
     }
 }
 
-void case_async(float *out, const float *in, cudaStream_t s) { DG_LAUNCH(async, 1, 64, 0, s, out, in); }
+void case_async(float *out, const float *in, cudaStream_t s) {
+    DG_LAUNCH(async, 1, 64, 0, s, out, in);
+}
 
 /* --- launches --- */
 
@@ -281,18 +313,23 @@ static __global__ void barriers(int n) {
     for (int i = 0; i < n; i++) __syncthreads();
 }
 
-void case_barriers(int n, int threads, cudaStream_t s) { DG_LAUNCH(barriers, 1, threads, 0, s, n); }
+void case_barriers(int n, int threads, cudaStream_t s) {
+    DG_LAUNCH(barriers, 1, threads, 0, s, n);
+}
 
 static __global__ void add(float *x, float y, int n) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < n) x[i] += y;
 }
 
-void case_add(float *x, float y, int n, cudaStream_t s) { DG_LAUNCH(add, (n + 63) / 64, 64, 0, s, x, y, n); }
+void case_add(float *x, float y, int n, cudaStream_t s) {
+    DG_LAUNCH(add, (n + 63) / 64, 64, 0, s, x, y, n);
+}
 
 cudaError_t case_launch(int threads, int shared, int raise_to) {
     if (raise_to) {
-        const cudaError_t e = cudaFuncSetAttribute(barriers, cudaFuncAttributeMaxDynamicSharedMemorySize, raise_to);
+        const cudaError_t e =
+            cudaFuncSetAttribute(barriers, cudaFuncAttributeMaxDynamicSharedMemorySize, raise_to);
         if (e != cudaSuccess) return e;
     }
     DG_LAUNCH(barriers, 1, threads, shared, static_cast<cudaStream_t>(0), 1);

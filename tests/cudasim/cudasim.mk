@@ -9,10 +9,11 @@ SIM_OBJ  := $(patsubst %.cpp,$(BUILD)/sim/%.o,$(wildcard tests/cudasim/*.cpp))
 SIM_KERNEL := $(wildcard kernels/cuda/*.cu)
 SIM_LIB_OBJ := $(filter-out %/kernels/backend.o,$(TLIB_OBJ)) $(BUILD)/sim/kernels/backend.o $(SIM_OBJ)
 
+SIM_UNIT     := $(wildcard tests/cudasim/test_*.c)
 # Tests that DEVICE_SRC names run as they are, but for one word of tests/support.c: single operations with every
 # access checked, whole models without.
-SIM_LOG_TEST := $(filter tests/ops/%,$(DEVICE_SRC)) $(wildcard tests/cudasim/test_*.c)
-SIM_TEST     := $(filter-out tests/ops/%,$(DEVICE_SRC)) $(wildcard tests/cudasim/test_*.c)
+SIM_LOG_TEST := $(filter tests/ops/%,$(DEVICE_SRC)) $(SIM_UNIT)
+SIM_TEST     := $(filter-out tests/ops/%,$(DEVICE_SRC)) $(SIM_UNIT)
 SIM_BIN  := $(if $(findstring thread,$(SAN)),,$(SIM_LOG_TEST:%.c=$(BUILD)/sim-log/%) $(SIM_TEST:%.c=$(BUILD)/sim/%))
 
 # The simulator's own test kernels compile with nvcc too, where it is.
@@ -53,17 +54,17 @@ $(BUILD)/sim/libdgraft-test.a $(BUILD)/sim-log/libdgraft-test.a:
 SIM_LINK  = $(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -lcmocka -lstdc++ -ldl -o $@
 SIM_TLIB := $(BUILD)/sim/tests/support.o $(filter-out %/support.o,$(TEST_LIB:%.c=$(BUILD)/test/%.o))
 
-$(BUILD)/sim/tests/cudasim/test_sim: $(BUILD)/sim/tests/cudasim/cases.o
-$(BUILD)/sim-log/tests/cudasim/test_sim: $(BUILD)/sim-log/tests/cudasim/cases.o
-$(BUILD)/test/tests/cudasim/test_sim.o: BASE += -Itests/cudasim/include
+$(SIM_UNIT:%.c=$(BUILD)/sim/%): $(BUILD)/sim/tests/cudasim/cases.o
+$(SIM_UNIT:%.c=$(BUILD)/sim-log/%): $(BUILD)/sim-log/tests/cudasim/cases.o
+$(SIM_UNIT:%.c=$(BUILD)/test/%.o): BASE += -Itests/cudasim/include
 
-$(DEVICE_SRC:%.c=$(BUILD)/sim/%) $(BUILD)/sim/tests/cudasim/test_sim: $(BUILD)/sim/%: $(BUILD)/test/%.o $(SIM_TLIB) \
+$(DEVICE_SRC:%.c=$(BUILD)/sim/%) $(SIM_UNIT:%.c=$(BUILD)/sim/%): $(BUILD)/sim/%: $(BUILD)/test/%.o $(SIM_TLIB) \
 	$(BUILD)/sim/libdgraft-test.a
 	@mkdir -p $(@D)
 	$(call say,LD ,$@)
 	$(Q)$(SIM_LINK)
 
-$(DEVICE_SRC:%.c=$(BUILD)/sim-log/%) $(BUILD)/sim-log/tests/cudasim/test_sim: $(BUILD)/sim-log/%: $(BUILD)/test/%.o \
+$(DEVICE_SRC:%.c=$(BUILD)/sim-log/%) $(SIM_UNIT:%.c=$(BUILD)/sim-log/%): $(BUILD)/sim-log/%: $(BUILD)/test/%.o \
 	$(SIM_TLIB) $(BUILD)/sim-log/libdgraft-test.a
 	@mkdir -p $(@D)
 	$(call say,LD ,$@)

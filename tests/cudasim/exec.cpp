@@ -1,6 +1,6 @@
 /* Runs kernels: block after block, a block's threads as fibres that are switched where they wait for each
- * other. Threads start in an order that tests choose; a thread that waits for nobody runs to its end without a
- * switch. Must not know streams or memory. */
+ * other. Threads start in an order that tests choose; a thread that waits for nobody runs to its end without
+ * a switch. Must not know streams or memory. */
 #include <algorithm>
 #include <cstdarg>
 #include <cstdlib>
@@ -40,7 +40,9 @@ void *scheduler_sp;
 std::vector<dgsim_thread *> ready; /* a ring: each thread is in it at most once */
 size_t ready_head, ready_count;
 int n_done, n_at_barrier;
-struct warp_state { unsigned waiting, left; }; /* lanes */
+struct warp_state {
+    unsigned waiting, left;
+}; /* lanes */
 std::vector<warp_state> warps;
 uint64_t order_state = 0x9e3779b97f4a7c15u;
 
@@ -90,7 +92,9 @@ static bool holds(const dgsim_fibre *f, const char *p, size_t bytes) {
     return f && p >= f->stack && p + bytes <= f->stack + stack_bytes;
 }
 
-bool dgsim_on_own_stack(const char *p, size_t bytes) { return holds(dgsim_current->fibre, p, bytes); }
+bool dgsim_on_own_stack(const char *p, size_t bytes) {
+    return holds(dgsim_current->fibre, p, bytes);
+}
 
 bool dgsim_on_stack(const char *p, size_t bytes) {
     for (const dgsim_thread &t : dgsim_threads)
@@ -162,11 +166,15 @@ static void fibre_main(void) {
 static void describe(char *out, size_t n, const dgsim_thread &t) {
     const int at = snprintf(out, n, "thread (%u,%u,%u) ", t.index.x, t.index.y, t.index.z);
     out += at, n -= static_cast<size_t>(at);
-    if (t.state == DGSIM_DONE) snprintf(out, n, "has left the kernel");
-    else if (t.state == DGSIM_AT_BARRIER) snprintf(out, n, "waits at __syncthreads, %s:%d", t.place.file, t.place.line);
+    if (t.state == DGSIM_DONE)
+        snprintf(out, n, "has left the kernel");
+    else if (t.state == DGSIM_AT_BARRIER)
+        snprintf(out, n, "waits at __syncthreads, %s:%d", t.place.file, t.place.line);
     else if (t.state == DGSIM_AT_WARP)
-        snprintf(out, n, "waits in %s with mask 0x%08x, %s:%d", dgsim_warp_name(t.op), t.mask, t.place.file, t.place.line);
-    else snprintf(out, n, "has not come this far");
+        snprintf(out, n, "waits in %s with mask 0x%08x, %s:%d", dgsim_warp_name(t.op), t.mask, t.place.file,
+                 t.place.line);
+    else
+        snprintf(out, n, "has not come this far");
 }
 
 void dgsim_locate(const void *pc, char *out, size_t n) {
@@ -175,7 +183,8 @@ void dgsim_locate(const void *pc, char *out, size_t n) {
         snprintf(out, n, "%p", pc);
         return;
     }
-    const size_t at = static_cast<size_t>(static_cast<const char *>(pc) - static_cast<const char *>(info.dli_fbase)) - 1;
+    const size_t at =
+        static_cast<size_t>(static_cast<const char *>(pc) - static_cast<const char *>(info.dli_fbase)) - 1;
     char command[600];
     snprintf(out, n, "%s+0x%zx", info.dli_fname, at);
     snprintf(command, sizeof command, "addr2line -Cfpe '%s' 0x%zx 2>/dev/null", info.dli_fname, at);
@@ -184,7 +193,8 @@ void dgsim_locate(const void *pc, char *out, size_t n) {
     char line[300];
     if (fgets(line, sizeof line, f)) {
         char *end = strstr(line, " (discriminator");
-        snprintf(out, n, "%.*s", static_cast<int>(end ? static_cast<size_t>(end - line) : strcspn(line, "\n")), line);
+        snprintf(out, n, "%.*s",
+                 static_cast<int>(end ? static_cast<size_t>(end - line) : strcspn(line, "\n")), line);
     }
     pclose(f);
 }
@@ -199,8 +209,9 @@ void dgsim_fault(const void *pc, dgsim_place place, const char *fmt, ...) {
     if (dgsim_running) {
         const dgsim_launch_config &k = *dgsim_running;
         const bool wrapped = k.name[0] == '('; /* as a macro's argument with commas must be */
-        dprintf(2, "cudasim:   in kernel %.*s, block (%u,%u,%u)", static_cast<int>(strlen(k.name)) - 2 * wrapped, k.name + wrapped,
-                blockIdx.x, blockIdx.y, blockIdx.z);
+        dprintf(2, "cudasim:   in kernel %.*s, block (%u,%u,%u)",
+                static_cast<int>(strlen(k.name)) - 2 * wrapped, k.name + wrapped, blockIdx.x, blockIdx.y,
+                blockIdx.z);
         if (dgsim_current) dprintf(2, ", thread (%u,%u,%u)", threadIdx.x, threadIdx.y, threadIdx.z);
         dprintf(2, ", launched at %s:%d\n", k.file, k.line);
     }
@@ -282,16 +293,17 @@ static bool lanes_agree(dgsim_thread *lanes, const dgsim_thread &me, unsigned la
 
 void dgsim_warp(dgsim_warp_op op, unsigned mask, void *io, const char *file, int line) {
     dgsim_thread *t = dgsim_current;
-    const unsigned lane = static_cast<unsigned>(t->number) % 32, first = static_cast<unsigned>(t->number) - lane;
+    const unsigned lane = static_cast<unsigned>(t->number) % 32,
+                   first = static_cast<unsigned>(t->number) - lane;
     const size_t n = dgsim_threads.size() - first;
     dgsim_thread *lanes = t - lane;
     t->op = op, t->mask = mask, t->io = io, t->place = {file, line};
     if (!(mask >> lane & 1))
-        dgsim_fault(nullptr, t->place, "wrong mask: lane %u calls %s with mask 0x%08x, which leaves it out", lane,
-                    dgsim_warp_name(op), mask);
+        dgsim_fault(nullptr, t->place, "wrong mask: lane %u calls %s with mask 0x%08x, which leaves it out",
+                    lane, dgsim_warp_name(op), mask);
     if (n < 32 && mask >> n)
-        dgsim_fault(nullptr, t->place, "wrong mask: %s with mask 0x%08x in a warp of %zu threads", dgsim_warp_name(op),
-                    mask, n);
+        dgsim_fault(nullptr, t->place, "wrong mask: %s with mask 0x%08x in a warp of %zu threads",
+                    dgsim_warp_name(op), mask, n);
     warp_state &w = warps[first / 32];
     w.waiting |= 1u << lane;
     t->state = DGSIM_AT_WARP;
@@ -300,7 +312,8 @@ void dgsim_warp(dgsim_warp_op op, unsigned mask, void *io, const char *file, int
     if ((w.waiting & mask) != mask || !lanes_agree(lanes, *t, lane)) return wait(DGSIM_AT_WARP);
     dgsim_warp_complete(op, mask, lanes);
     w.waiting &= ~mask;
-    for (unsigned rest = mask & ~(1u << lane); rest; rest &= rest - 1) make_ready(&lanes[__builtin_ctz(rest)]);
+    for (unsigned rest = mask & ~(1u << lane); rest; rest &= rest - 1)
+        make_ready(&lanes[__builtin_ctz(rest)]);
     t->state = DGSIM_READY;
 }
 
@@ -318,7 +331,9 @@ void dgsim_cp_async(void *dst, const void *src, unsigned bytes, const char *file
     dgsim_current->copies.push_back({dst, src, bytes, dgsim_current->group, {file, line}});
 }
 
-void dgsim_cp_commit(void) { dgsim_current->group++; }
+void dgsim_cp_commit(void) {
+    dgsim_current->group++;
+}
 
 static void finish_copies(dgsim_thread *t, unsigned before_group) {
     size_t kept = 0;
@@ -349,7 +364,8 @@ static uint64_t order_random(void) {
 /* order[i] = what comes i-th */
 static void make_order(std::vector<uint32_t> &order, size_t n) {
     order.resize(n);
-    for (size_t i = 0; i < n; i++) order[i] = static_cast<uint32_t>(dgsim.order == DGSIM_REVERSE ? n - 1 - i : i);
+    for (size_t i = 0; i < n; i++)
+        order[i] = static_cast<uint32_t>(dgsim.order == DGSIM_REVERSE ? n - 1 - i : i);
     if (dgsim.order == DGSIM_SHUFFLED)
         for (size_t i = n; i > 1; i--) std::swap(order[i - 1], order[order_random() % i]);
 }

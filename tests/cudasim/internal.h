@@ -1,6 +1,7 @@
 /* What the simulator's files share. exec.cpp runs blocks, warp.cpp holds what the lanes of a warp do
  * together, memory.cpp device and shared memory with their guards, access.cpp the checks of single accesses,
- * runtime.cpp the host's interface, blas.cpp cuBLASLt. One mutex: one host thread at a time is inside. */
+ * runtime.cpp and device.cpp the host's interface, blas.cpp cuBLASLt. One mutex: one host thread at a time
+ * is inside. */
 #ifndef DGSIM_INTERNAL_H
 #define DGSIM_INTERNAL_H
 
@@ -11,10 +12,20 @@
 #include "include/dgsim.h"
 #include "sim.h"
 
-struct dgsim_index { unsigned x, y, z; };
-struct dgsim_place { const char *file; int line; };
+struct dgsim_index {
+    unsigned x, y, z;
+};
+struct dgsim_place {
+    const char *file;
+    int line;
+};
 
-struct dgsim_copy { void *dst; const void *src; unsigned bytes, group; dgsim_place place; };
+struct dgsim_copy {
+    void *dst;
+    const void *src;
+    unsigned bytes, group;
+    dgsim_place place;
+};
 
 enum dgsim_state { DGSIM_READY, DGSIM_AT_BARRIER, DGSIM_AT_WARP, DGSIM_DONE };
 
@@ -33,18 +44,19 @@ struct dgsim_thread {
 };
 
 /* --- exec.cpp --- */
-extern const dgsim_launch_config *dgsim_running;   /* nullptr: the host runs */
-extern dgsim_thread *dgsim_current;         /* nullptr: between threads */
+extern const dgsim_launch_config *dgsim_running; /* nullptr: the host runs */
+extern dgsim_thread *dgsim_current;              /* nullptr: between threads */
 extern std::vector<dgsim_thread> dgsim_threads;
-extern uint64_t dgsim_block_serial;         /* of the running block, unique in the process */
-extern uint32_t dgsim_block_number;         /* of the running block, in the grid */
-extern uint32_t dgsim_phase;                /* barriers that the block has passed */
+extern uint64_t dgsim_block_serial; /* of the running block, unique in the process */
+extern uint32_t dgsim_block_number; /* of the running block, in the grid */
+extern uint32_t dgsim_phase;        /* barriers that the block has passed */
 void dgsim_run(const dgsim_launch_config &k);
-void dgsim_enter(dgsim_thread *t); /* makes it the current one */
+void dgsim_enter(dgsim_thread *t);                    /* makes it the current one */
 bool dgsim_on_own_stack(const char *p, size_t bytes); /* of the current thread */
 bool dgsim_on_stack(const char *p, size_t bytes);     /* of any in the block */
 
-void dgsim_locate(const void *pc, char *out, size_t n); /* function, file and line, as far as they can be had */
+void dgsim_locate(const void *pc, char *out,
+                  size_t n); /* function, file and line, as far as they can be had */
 
 /* Reports kernel, block, thread and the message, then ends the process with DGSIM_EXIT. pc: the code that did
  * it, or nullptr; place: likewise, where that is known. */
@@ -67,8 +79,8 @@ struct dgsim_block { /* an allocation */
 
 void *dgsim_alloc(size_t bytes, bool pinned); /* nullptr: no memory */
 bool dgsim_release(void *p, bool pinned);     /* checks the margins; false: no such allocation */
-dgsim_block *dgsim_find(const void *p); /* whose pages or guards hold p, live or not; nullptr: none */
-extern char *dgsim_arena; /* all allocations lie in it */
+dgsim_block *dgsim_find(const void *p);       /* whose pages or guards hold p, live or not; nullptr: none */
+extern char *dgsim_arena;                     /* all allocations lie in it */
 constexpr size_t dgsim_arena_bytes = size_t{1} << 37;
 inline bool dgsim_in_arena(const void *p) {
     return static_cast<size_t>(static_cast<const char *>(p) - dgsim_arena) < dgsim_arena_bytes;
@@ -85,21 +97,33 @@ void dgsim_check_shared(void);
 size_t dgsim_static_bytes(const void *func); /* that a kernel declares itself */
 bool dgsim_in_shared(const char *p);
 char *dgsim_tls(size_t *bytes); /* where static shared variables lie: the host thread's own variables */
-struct dgsim_region { char *start; size_t bytes; const char *name; };
+struct dgsim_region {
+    char *start;
+    size_t bytes;
+    const char *name;
+};
 /* The variable that holds p or ends before it; false: none, or another kernel's. */
 bool dgsim_find_shared(const char *p, dgsim_region *out);
 extern char *dgsim_dynamic; /* the running block's dynamic shared memory */
 extern size_t dgsim_dynamic_bytes;
 
 /* An access to global memory that is not allowed: says why and ends. */
-[[noreturn]] void dgsim_fault_global(const void *pc, dgsim_place place, const char *p, size_t bytes, const char *verb);
+[[noreturn]] void dgsim_fault_global(const void *pc, dgsim_place place, const char *p, size_t bytes,
+                                     const char *verb);
 
 /* --- access.cpp: what is known of memory byte by byte, where kernels log their accesses --- */
 void dgsim_check_as(dgsim_thread *t, const void *p, size_t bytes, size_t align, dgsim_access how);
 void dgsim_log_pending(const void *p, size_t bytes); /* a copy is under way: nobody may read it */
 void dgsim_log_warp_sync(unsigned mask, dgsim_thread *lanes);
 void dgsim_log_release(dgsim_block *b);
-void dgsim_log_block(void);                          /* a block begins */
+void dgsim_log_block(void); /* a block begins */
+
+/* --- device.cpp --- */
+extern cudaError_t dgsim_lost;         /* why the device is, until it is reset */
+cudaError_t dgsim_done(cudaError_t e); /* every call of the interface ends with it */
+/* A wrong argument is a bug of the caller, which a status alone tells too little of. */
+cudaError_t dgsim_wrong(cudaError_t e, const char *what);
+cudaError_t dgsim_device_state(void); /* whether there is one */
 
 /* --- runtime.cpp --- */
 extern std::recursive_mutex dgsim_mutex;

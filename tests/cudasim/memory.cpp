@@ -32,12 +32,19 @@ std::vector<dgsim_block *> opened;
 
 /* --- the program's symbols: where shared variables lie and whose they are --- */
 
-struct symbol { std::string owner, name; size_t offset, bytes, margin; };
-std::vector<symbol> statics;                      /* by offset in the thread-local block */
-std::map<const void *, std::string> functions;    /* encoding: the mangled name without _Z */
+struct symbol {
+    std::string owner, name;
+    size_t offset, bytes, margin;
+};
+std::vector<symbol> statics;                   /* by offset in the thread-local block */
+std::map<const void *, std::string> functions; /* encoding: the mangled name without _Z */
 size_t tls_bytes, tls_align;
-std::vector<std::string> kernels;                 /* encodings of those that have run */
-struct kernel_statics { size_t n_kernels; std::vector<size_t> own; size_t bytes; };
+std::vector<std::string> kernels; /* encodings of those that have run */
+struct kernel_statics {
+    size_t n_kernels;
+    std::vector<size_t> own;
+    size_t bytes;
+};
 std::map<const void *, kernel_statics> statics_of;
 const std::vector<size_t> *running_statics;
 char *running_tls; /* of the host thread that runs the kernel */
@@ -50,7 +57,9 @@ size_t dgsim_dynamic_bytes;
 static thread_local char tls_probe; /* not within functions: there it would pass for a shared variable */
 static thread_local bool has_signal_stack;
 
-static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+static size_t round_up(size_t n, size_t to) {
+    return (n + to - 1) / to * to;
+}
 
 static char *tls_block(void) {
     char *tp = static_cast<char *>(__builtin_thread_pointer());
@@ -74,10 +83,12 @@ static void read_symbols(void) {
     const ElfW(Phdr) *ph = reinterpret_cast<const ElfW(Phdr) *>(base + eh->e_phoff);
     const ElfW(Shdr) *sh = reinterpret_cast<const ElfW(Shdr) *>(base + eh->e_shoff);
     size_t load = 0;
-    dl_iterate_phdr([](dl_phdr_info *info, size_t, void *at) {
-        *static_cast<size_t *>(at) = info->dlpi_addr;
-        return 1; /* the program is first */
-    }, &load);
+    dl_iterate_phdr(
+        [](dl_phdr_info *info, size_t, void *at) {
+            *static_cast<size_t *>(at) = info->dlpi_addr;
+            return 1; /* the program is first */
+        },
+        &load);
     for (int i = 0; i < eh->e_phnum; i++)
         if (ph[i].p_type == PT_TLS) tls_bytes = ph[i].p_memsz, tls_align = ph[i].p_align;
     std::vector<size_t> starts = {tls_bytes};
@@ -96,12 +107,14 @@ static void read_symbols(void) {
                 fprintf(stderr, "cudasim: thread-local memory lies elsewhere than expected\n");
                 abort();
             }
-            if (name.compare(0, 3, "_ZZ") == 0) statics.push_back({name.substr(3), name, sym[j].st_value, sym[j].st_size, 0});
+            if (name.compare(0, 3, "_ZZ") == 0)
+                statics.push_back({name.substr(3), name, sym[j].st_value, sym[j].st_size, 0});
         }
     }
     munmap(base, size);
     std::sort(starts.begin(), starts.end());
-    std::sort(statics.begin(), statics.end(), [](const symbol &a, const symbol &b) { return a.offset < b.offset; });
+    std::sort(statics.begin(), statics.end(),
+              [](const symbol &a, const symbol &b) { return a.offset < b.offset; });
     for (symbol &s : statics) {
         const size_t end = s.offset + s.bytes, next = *std::lower_bound(starts.begin(), starts.end(), end);
         s.margin = std::min(next - end, size_t{64});
@@ -120,7 +133,8 @@ static bool belongs(const symbol &s, const std::string &function) {
 static const kernel_statics &find_statics(const void *func) {
     const auto f = functions.find(func);
     const std::string mine = f == functions.end() ? "" : f->second;
-    if (!mine.empty() && std::find(kernels.begin(), kernels.end(), mine) == kernels.end()) kernels.push_back(mine);
+    if (!mine.empty() && std::find(kernels.begin(), kernels.end(), mine) == kernels.end())
+        kernels.push_back(mine);
     kernel_statics &k = statics_of[func];
     if (k.n_kernels == kernels.size()) return k;
     k = {kernels.size(), {}, 0};
@@ -134,7 +148,9 @@ static const kernel_statics &find_statics(const void *func) {
     return k;
 }
 
-size_t dgsim_static_bytes(const void *func) { return find_statics(func).bytes; }
+size_t dgsim_static_bytes(const void *func) {
+    return find_statics(func).bytes;
+}
 
 /* --- allocations --- */
 
@@ -143,8 +159,10 @@ static void on_signal(int sig, siginfo_t *info, void *context);
 static struct sigaction old_action[2];
 
 static bool memory_init(void) {
-    dgsim_arena = static_cast<char *>(mmap(nullptr, dgsim_arena_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    dynamic_pages = static_cast<char *>(mmap(nullptr, 3 * dynamic_limit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    dgsim_arena = static_cast<char *>(
+        mmap(nullptr, dgsim_arena_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    dynamic_pages =
+        static_cast<char *>(mmap(nullptr, 3 * dynamic_limit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (dgsim_arena == MAP_FAILED || dynamic_pages == MAP_FAILED) {
         fprintf(stderr, "cudasim: no address space for device memory\n");
         abort();
@@ -166,7 +184,8 @@ static void take_signals(void) {
         memset(&action, 0, sizeof action);
         action.sa_sigaction = on_signal;
         action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-        if (sigaction(i ? SIGBUS : SIGSEGV, &action, &old) == 0 && old.sa_sigaction != on_signal) old_action[i] = old;
+        if (sigaction(i ? SIGBUS : SIGSEGV, &action, &old) == 0 && old.sa_sigaction != on_signal)
+            old_action[i] = old;
     }
     if (has_signal_stack) return;
     has_signal_stack = true;
@@ -176,13 +195,16 @@ static void take_signals(void) {
     if (st.ss_sp != MAP_FAILED) sigaltstack(&st, nullptr);
 }
 
-size_t dgsim_used(void) { return used; }
+size_t dgsim_used(void) {
+    return used;
+}
 
 void *dgsim_alloc(size_t bytes, bool pinned) {
     take_signals();
     if (!pinned && dgsim.fail_alloc > 0 && --dgsim.fail_alloc == 0) return nullptr;
     const size_t held = round_up(bytes, alignment), pages = round_up(held, page_bytes);
-    if (pages + guard_bytes + huge_bytes > static_cast<size_t>(dgsim_arena + dgsim_arena_bytes - arena_next)) return nullptr;
+    if (pages + guard_bytes + huge_bytes > static_cast<size_t>(dgsim_arena + dgsim_arena_bytes - arena_next))
+        return nullptr;
     if (!pinned && used + held > dgsim.memory) return nullptr;
     char *page = arena_next;
     if (pages >= 2 * huge_bytes) { /* whose protection changes faster by huge pages */
@@ -221,7 +243,8 @@ static void check_margin(const dgsim_block &b) {
     };
     const char *before = bad(b.page, b.start), *after = bad(b.start + b.bytes, b.page_end);
     if (before)
-        dgsim_fault(nullptr, {}, "something wrote %zd bytes before an allocation of %zu bytes", b.start - before, b.bytes);
+        dgsim_fault(nullptr, {}, "something wrote %zd bytes before an allocation of %zu bytes",
+                    b.start - before, b.bytes);
     if (after)
         dgsim_fault(nullptr, {}, "something wrote %zd bytes past the end of an allocation of %zu bytes",
                     after - (b.start + b.bytes), b.bytes);
@@ -262,7 +285,8 @@ void dgsim_open_device(bool open) {
 
 static bool open_block(const char *p) {
     dgsim_block *b = open_depth ? dgsim_find(p) : nullptr;
-    if (!b || !b->live || p < b->page || p >= b->page_end || std::find(opened.begin(), opened.end(), b) != opened.end())
+    if (!b || !b->live || p < b->page || p >= b->page_end ||
+        std::find(opened.begin(), opened.end(), b) != opened.end())
         return false;
     protect(*b, PROT_READ | PROT_WRITE);
     opened.push_back(b);
@@ -278,7 +302,9 @@ void dgsim_prepare_kernel(const dgsim_launch_config &c) {
     dgsim_dynamic = dynamic_pages + dynamic_limit - round_up(c.shared, dynamic_alignment);
 }
 
-void *dgsim_dyn_shared(void) { return dgsim_dynamic; }
+void *dgsim_dyn_shared(void) {
+    return dgsim_dynamic;
+}
 
 void dgsim_prepare_block(void) {
     char *tls = running_tls;
@@ -289,7 +315,8 @@ void dgsim_prepare_block(void) {
     char *end = dynamic_pages + dynamic_limit;
     memset(dgsim_dynamic - 64, margin_byte, 64);
     memset(dgsim_dynamic, poison, dgsim_dynamic_bytes);
-    memset(dgsim_dynamic + dgsim_dynamic_bytes, margin_byte, static_cast<size_t>(end - dgsim_dynamic) - dgsim_dynamic_bytes);
+    memset(dgsim_dynamic + dgsim_dynamic_bytes, margin_byte,
+           static_cast<size_t>(end - dgsim_dynamic) - dgsim_dynamic_bytes);
     dgsim_log_block();
 }
 
@@ -300,14 +327,16 @@ void dgsim_check_shared(void) {
         const char *margin = tls + s.offset + s.bytes;
         for (size_t j = 0; j < s.margin; j++)
             if (static_cast<unsigned char>(margin[j]) != margin_byte)
-                dgsim_fault(nullptr, {}, "a thread of the block wrote %zu bytes past the end of %s (%zu bytes)", j,
+                dgsim_fault(nullptr, {},
+                            "a thread of the block wrote %zu bytes past the end of %s (%zu bytes)", j,
                             s.name.c_str(), s.bytes);
     }
     const char *end = dynamic_pages + dynamic_limit;
     for (const char *p = dgsim_dynamic - 64; p < end; p++) {
         if (p == dgsim_dynamic) p += dgsim_dynamic_bytes;
         if (p < end && static_cast<unsigned char>(*p) != margin_byte)
-            dgsim_fault(nullptr, {}, "a thread of the block wrote at byte %zd of %zu bytes of dynamic shared memory",
+            dgsim_fault(nullptr, {},
+                        "a thread of the block wrote at byte %zd of %zu bytes of dynamic shared memory",
                         p - dgsim_dynamic, dgsim_dynamic_bytes);
     }
 }
@@ -319,7 +348,8 @@ char *dgsim_tls(size_t *bytes) {
 
 bool dgsim_in_shared(const char *p) {
     const char *tls = running_tls;
-    return (p >= tls && p < tls + tls_bytes) || (p >= dynamic_pages && p < dynamic_pages + dynamic_limit + page_bytes);
+    return (p >= tls && p < tls + tls_bytes) ||
+           (p >= dynamic_pages && p < dynamic_pages + dynamic_limit + page_bytes);
 }
 
 bool dgsim_find_shared(const char *p, dgsim_region *out) {
@@ -343,14 +373,20 @@ bool dgsim_find_shared(const char *p, dgsim_region *out) {
 void dgsim_fault_global(const void *pc, dgsim_place place, const char *p, size_t bytes, const char *verb) {
     const dgsim_block *b = dgsim_find(p);
     const char *kind = b && b->pinned ? "pinned" : "device";
-    if (!b) dgsim_fault(pc, place, "%s address %p, which is no memory of the device", verb, static_cast<const void *>(p));
+    if (!b)
+        dgsim_fault(pc, place, "%s address %p, which is no memory of the device", verb,
+                    static_cast<const void *>(p));
     if (!b->live)
-        dgsim_fault(pc, place, "%s %s memory that has been freed (byte %zd of %zu)", verb, kind, p - b->start, b->bytes);
+        dgsim_fault(pc, place, "%s %s memory that has been freed (byte %zd of %zu)", verb, kind, p - b->start,
+                    b->bytes);
     if (p < b->start)
-        dgsim_fault(pc, place, "%s out of bounds: %zd bytes before %s memory of %zu bytes", verb, b->start - p, kind, b->bytes);
+        dgsim_fault(pc, place, "%s out of bounds: %zd bytes before %s memory of %zu bytes", verb,
+                    b->start - p, kind, b->bytes);
     if (p + bytes > b->start + b->bytes)
-        dgsim_fault(pc, place, "%s out of bounds: byte %zd of %s memory of %zu bytes", verb, p - b->start, kind, b->bytes);
-    dgsim_fault(pc, place, "%s %s memory, byte %zd of %zu: only kernels and copies may", verb, kind, p - b->start, b->bytes);
+        dgsim_fault(pc, place, "%s out of bounds: byte %zd of %s memory of %zu bytes", verb, p - b->start,
+                    kind, b->bytes);
+    dgsim_fault(pc, place, "%s %s memory, byte %zd of %zu: only kernels and copies may", verb, kind,
+                p - b->start, b->bytes);
 }
 
 static void on_signal(int sig, siginfo_t *info, void *context) {
@@ -362,7 +398,8 @@ static void on_signal(int sig, siginfo_t *info, void *context) {
     const void *pc = reinterpret_cast<const void *>(uc->uc_mcontext.pc + 4);
 #endif
     if (dgsim_in_arena(p) && open_block(p)) return;
-    if (dgsim_in_arena(p)) dgsim_fault_global(pc, {}, p, 1, dgsim_running ? "a thread accesses" : "host code accesses");
+    if (dgsim_in_arena(p))
+        dgsim_fault_global(pc, {}, p, 1, dgsim_running ? "a thread accesses" : "host code accesses");
     if (dgsim_running) {
         if (p >= dynamic_pages - dynamic_limit && p < dynamic_pages + 2 * dynamic_limit)
             dgsim_fault(pc, {}, "shared memory out of bounds: byte %zd of %zu bytes of dynamic shared memory",

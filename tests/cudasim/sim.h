@@ -14,13 +14,14 @@ extern "C" {
 typedef enum dgsim_order { DGSIM_FORWARD, DGSIM_REVERSE, DGSIM_SHUFFLED } dgsim_order;
 
 typedef struct dgsim_config {
-    int devices;         /* 0: as without a GPU [DGSIM_DEVICES] */
-    int driver;          /* version, e.g. 12040; older than CUDART_VERSION: insufficient driver [DGSIM_DRIVER] */
-    int major, minor;    /* compute capability [DGSIM_CC, e.g. 8.0] */
-    size_t memory;       /* bytes on the device [DGSIM_MEMORY] */
-    long fail_alloc;     /* n > 0: the n-th device allocation from now on fails, once */
-    long fail_launch;    /* n > 0: the device is lost in the n-th kernel to run from now on */
-    dgsim_order order;   /* of a block's threads and a grid's blocks [DGSIM_ORDER: forward, reverse, shuffled] */
+    int devices;      /* 0: as without a GPU [DGSIM_DEVICES] */
+    int driver;       /* version, e.g. 12040; older than CUDART_VERSION: insufficient driver [DGSIM_DRIVER] */
+    int major, minor; /* compute capability [DGSIM_CC, e.g. 8.0] */
+    size_t memory;    /* bytes on the device [DGSIM_MEMORY] */
+    long fail_alloc;  /* n > 0: the n-th device allocation from now on fails, once */
+    long fail_launch; /* n > 0: the device is lost in the n-th kernel to run from now on */
+    dgsim_order
+        order; /* of a block's threads and a grid's blocks [DGSIM_ORDER: forward, reverse, shuffled] */
 } dgsim_config;
 
 extern dgsim_config dgsim;

@@ -4,7 +4,9 @@
 
 #include "cuda_runtime.h"
 
-struct __nv_bfloat16_raw { unsigned short x; };
+struct __nv_bfloat16_raw {
+    unsigned short x;
+};
 
 struct __nv_bfloat16 {
     unsigned short bits;
@@ -22,9 +24,13 @@ struct alignas(4) __nv_bfloat162 {
 typedef __nv_bfloat16 nv_bfloat16;
 typedef __nv_bfloat162 nv_bfloat162;
 
-inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) { return __nv_bfloat16(__nv_bfloat16_raw{bits}); }
+inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) {
+    return __nv_bfloat16(__nv_bfloat16_raw{bits});
+}
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 h) { return h.bits; }
-inline float __bfloat162float(__nv_bfloat16 h) { return __uint_as_float(static_cast<uint32_t>(h.bits) << 16); }
+inline float __bfloat162float(__nv_bfloat16 h) {
+    return __uint_as_float(static_cast<uint32_t>(h.bits) << 16);
+}
 
 inline __nv_bfloat16 __float2bfloat16(float f) {
     const uint32_t u = __float_as_uint(f);
@@ -38,29 +44,37 @@ inline __nv_bfloat16::operator float() const { return __bfloat162float(*this); }
 
 inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) { return __nv_bfloat162(a, b); }
 inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 a) { return __nv_bfloat162(a, a); }
-inline __nv_bfloat162 __float2bfloat162_rn(float a) { return __nv_bfloat162(__float2bfloat16(a), __float2bfloat16(a)); }
+inline __nv_bfloat162 __float2bfloat162_rn(float a) {
+    return __nv_bfloat162(__float2bfloat16(a), __float2bfloat16(a));
+}
 inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
     return __nv_bfloat162(__float2bfloat16(a), __float2bfloat16(b));
 }
 inline __nv_bfloat162 __float22bfloat162_rn(float2 a) { return __floats2bfloat162_rn(a.x, a.y); }
-inline float2 __bfloat1622float2(__nv_bfloat162 h) { return make_float2(__bfloat162float(h.x), __bfloat162float(h.y)); }
+inline float2 __bfloat1622float2(__nv_bfloat162 h) {
+    return make_float2(__bfloat162float(h.x), __bfloat162float(h.y));
+}
 inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 h) { return h.x; }
 inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 h) { return h.y; }
 inline float __low2float(__nv_bfloat162 h) { return __bfloat162float(h.x); }
 inline float __high2float(__nv_bfloat162 h) { return __bfloat162float(h.y); }
 
-#define DGSIM_BF16_OP(name, op)                                                                                 \
-    inline __nv_bfloat16 name(__nv_bfloat16 a, __nv_bfloat16 b) {                                               \
-        return __float2bfloat16(__bfloat162float(a) op __bfloat162float(b));                                    \
-    }                                                                                                           \
-    inline __nv_bfloat162 name##2(__nv_bfloat162 a, __nv_bfloat162 b) {                                         \
-        return __nv_bfloat162(name(a.x, b.x), name(a.y, b.y));                                                  \
+#define DGSIM_BF16_OP(name, op)                                                                              \
+    inline __nv_bfloat16 name(__nv_bfloat16 a, __nv_bfloat16 b) {                                            \
+        return __float2bfloat16(__bfloat162float(a) op __bfloat162float(b));                                 \
+    }                                                                                                        \
+    inline __nv_bfloat162 name##2(__nv_bfloat162 a, __nv_bfloat162 b) {                                      \
+        return __nv_bfloat162(name(a.x, b.x), name(a.y, b.y));                                               \
     }
 DGSIM_BF16_OP(__hadd, +)
 DGSIM_BF16_OP(__hsub, -)
 DGSIM_BF16_OP(__hmul, *)
-inline __nv_bfloat16 __hneg(__nv_bfloat16 a) { return __ushort_as_bfloat16(static_cast<unsigned short>(a.bits ^ 0x8000u)); }
-inline __nv_bfloat16 __habs(__nv_bfloat16 a) { return __ushort_as_bfloat16(static_cast<unsigned short>(a.bits & 0x7fffu)); }
+inline __nv_bfloat16 __hneg(__nv_bfloat16 a) {
+    return __ushort_as_bfloat16(static_cast<unsigned short>(a.bits ^ 0x8000u));
+}
+inline __nv_bfloat16 __habs(__nv_bfloat16 a) {
+    return __ushort_as_bfloat16(static_cast<unsigned short>(a.bits & 0x7fffu));
+}
 inline __nv_bfloat16 __hmax(__nv_bfloat16 a, __nv_bfloat16 b) {
     return __float2bfloat16(fmaxf(__bfloat162float(a), __bfloat162float(b)));
 }

@@ -5,8 +5,12 @@
 
 #include "cuda_runtime.h"
 
-struct __half_raw { unsigned short x; };
-struct __half2_raw { unsigned short x, y; };
+struct __half_raw {
+    unsigned short x;
+};
+struct __half2_raw {
+    unsigned short x, y;
+};
 
 struct __half {
     unsigned short bits;
@@ -44,8 +48,10 @@ inline __half __double2half(double d) {
     if (a >= 65520.0) return __ushort_as_half(sign | 0x7c00u);
     int exponent = -14; /* subnormal */
     if (a >= 0x1p-14) frexp(a, &exponent), exponent--;
-    const unsigned steps = static_cast<unsigned>(nearbyint(ldexp(a, 10 - exponent))); /* 1024..2048, or fewer */
-    return __ushort_as_half(static_cast<unsigned short>(sign + (static_cast<unsigned>(exponent + 14) << 10) + steps));
+    const unsigned steps =
+        static_cast<unsigned>(nearbyint(ldexp(a, 10 - exponent))); /* 1024..2048, or fewer */
+    return __ushort_as_half(
+        static_cast<unsigned short>(sign + (static_cast<unsigned>(exponent + 14) << 10) + steps));
 }
 
 inline __half __float2half(float f) { return __double2half(f); }
@@ -65,8 +71,8 @@ inline __half __high2half(__half2 h) { return h.y; }
 inline float __low2float(__half2 h) { return __half2float(h.x); }
 inline float __high2float(__half2 h) { return __half2float(h.y); }
 
-#define DGSIM_HALF_OP(name, op)                                                                                 \
-    inline __half name(__half a, __half b) { return __float2half(__half2float(a) op __half2float(b)); }         \
+#define DGSIM_HALF_OP(name, op)                                                                              \
+    inline __half name(__half a, __half b) { return __float2half(__half2float(a) op __half2float(b)); }      \
     inline __half2 name##2(__half2 a, __half2 b) { return __half2(name(a.x, b.x), name(a.y, b.y)); }
 DGSIM_HALF_OP(__hadd, +)
 DGSIM_HALF_OP(__hsub, -)
@@ -77,9 +83,12 @@ inline __half __habs(__half a) { return __ushort_as_half(static_cast<unsigned sh
 inline __half __hmax(__half a, __half b) { return __float2half(fmaxf(__half2float(a), __half2float(b))); }
 inline __half __hmin(__half a, __half b) { return __float2half(fminf(__half2float(a), __half2float(b))); }
 inline __half __hfma(__half a, __half b, __half c) {
-    return __double2half(static_cast<double>(__half2float(a)) * static_cast<double>(__half2float(b)) + static_cast<double>(__half2float(c)));
+    return __double2half(static_cast<double>(__half2float(a)) * static_cast<double>(__half2float(b)) +
+                         static_cast<double>(__half2float(c)));
 }
-inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) { return __half2(__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)); }
+inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) {
+    return __half2(__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y));
+}
 inline bool __hisnan(__half a) { return (a.bits & 0x7fffu) > 0x7c00u; }
 
 #endif

@@ -1,6 +1,6 @@
 /* CUDA C++ for the host's compiler: qualifiers, vector types, built-in variables and device functions, as far
- * as dgraft's kernels use them. What needs other threads of a block goes through dgsim_* (exec.cpp, warp.cpp);
- * file and line of the caller go along for reports. */
+ * as dgraft's kernels use them. What needs other threads of a block goes through dgsim_* (exec.cpp,
+ * warp.cpp); file and line of the caller go along for reports. */
 #ifndef DGSIM_CUDA_RUNTIME_H
 #define DGSIM_CUDA_RUNTIME_H
 
@@ -16,24 +16,32 @@
 #define __device__
 #define __host__
 #define __constant__
-#define __shared__          static thread_local /* so that its symbols tell shared variables from others */
-#define __forceinline__     inline __attribute__((always_inline))
-#define __align__(n)        __attribute__((aligned(n)))
+#define __shared__      static thread_local /* so that its symbols tell shared variables from others */
+#define __forceinline__ inline __attribute__((always_inline))
+#define __align__(n)    __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define DGSIM_AT            const char *file = __builtin_FILE(), int line = __builtin_LINE()
-#define DGSIM_UNLOGGED      __attribute__((noinline, no_sanitize("thread")))
+#define DGSIM_AT       const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#define DGSIM_UNLOGGED __attribute__((noinline, no_sanitize("thread")))
 
 /* --- vector types --- */
 
-#define DGSIM_VECTORS(name, T)                                                                                  \
-    struct name##1 { T x; };                                                                                    \
-    struct alignas(2 * sizeof(T)) name##2 { T x, y; };                                                          \
-    struct name##3 { T x, y, z; };                                                                              \
-    struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) name##4 { T x, y, z, w; };                          \
-    inline name##1 make_##name##1(T x) { return {x}; }                                                          \
-    inline name##2 make_##name##2(T x, T y) { return {x, y}; }                                                  \
-    inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }                                          \
+#define DGSIM_VECTORS(name, T)                                                                               \
+    struct name##1 {                                                                                         \
+        T x;                                                                                                 \
+    };                                                                                                       \
+    struct alignas(2 * sizeof(T)) name##2 {                                                                  \
+        T x, y;                                                                                              \
+    };                                                                                                       \
+    struct name##3 {                                                                                         \
+        T x, y, z;                                                                                           \
+    };                                                                                                       \
+    struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) name##4 {                                        \
+        T x, y, z, w;                                                                                        \
+    };                                                                                                       \
+    inline name##1 make_##name##1(T x) { return {x}; }                                                       \
+    inline name##2 make_##name##2(T x, T y) { return {x, y}; }                                               \
+    inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }                                       \
     inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 
 DGSIM_VECTORS(char, signed char)
@@ -69,12 +77,23 @@ void dgsim_launch(const char *name, const char *file, int line, void (*kernel)(P
                   size_t shared, cudaStream_t s, A &&...args) {
     static_assert(sizeof...(P) == sizeof...(A), "a kernel takes as many arguments as it declares");
     using all = dgsim_args<P...>;
-    dgsim_enqueue({name, file, line, reinterpret_cast<const void *>(kernel), {grid.x, grid.y, grid.z},
-                   {block.x, block.y, block.z}, shared, new all{kernel, std::tuple<P...>(args...)},
-                   sizeof(all), all::call, all::destroy}, s);
+    dgsim_enqueue({name,
+                   file,
+                   line,
+                   reinterpret_cast<const void *>(kernel),
+                   {grid.x, grid.y, grid.z},
+                   {block.x, block.y, block.z},
+                   shared,
+                   new all{kernel, std::tuple<P...>(args...)},
+                   sizeof(all),
+                   all::call,
+                   all::destroy},
+                  s);
 }
 
-template <class T> cudaError_t cudaMalloc(T **p, size_t bytes) { return cudaMalloc(reinterpret_cast<void **>(p), bytes); }
+template <class T> cudaError_t cudaMalloc(T **p, size_t bytes) {
+    return cudaMalloc(reinterpret_cast<void **>(p), bytes);
+}
 template <class T> cudaError_t cudaMallocHost(T **p, size_t bytes) {
     return cudaMallocHost(reinterpret_cast<void **>(p), bytes);
 }
@@ -85,8 +104,10 @@ template <class... P> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *out,
     return cudaFuncGetAttributes(out, reinterpret_cast<const void *>(f));
 }
 template <class... P>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void (*f)(P...), int threads, size_t dynamic) {
-    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, reinterpret_cast<const void *>(f), threads, dynamic);
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void (*f)(P...), int threads,
+                                                          size_t dynamic) {
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, reinterpret_cast<const void *>(f), threads,
+                                                         dynamic);
 }
 
 /* --- built-in variables: constant as far as a thread can tell --- */
@@ -107,7 +128,8 @@ inline int __syncthreads_or(int p, DGSIM_AT) { return dgsim_barrier(DGSIM_OR, p,
 inline unsigned __activemask(void) { return dgsim_lanes(); }
 
 template <class T>
-inline T dgsim_exchange(dgsim_warp_op op, unsigned mask, T v, int arg, int width, const char *file, int line) {
+inline T dgsim_exchange(dgsim_warp_op op, unsigned mask, T v, int arg, int width, const char *file,
+                        int line) {
     static_assert(sizeof(T) <= 8 && std::is_trivially_copyable<T>::value, "a shuffle moves at most 8 bytes");
     dgsim_word w = {0, 0, arg, width};
     memcpy(&w.in, &v, sizeof v);
@@ -128,19 +150,25 @@ template <class T> inline T __shfl_down_sync(unsigned mask, T v, unsigned delta,
 template <class T> inline T __shfl_xor_sync(unsigned mask, T v, int lanes, int width = 32, DGSIM_AT) {
     return dgsim_exchange(DGSIM_SHFL_XOR, mask, v, lanes, width, file, line);
 }
-inline void __syncwarp(unsigned mask = 0xffffffffu, DGSIM_AT) { dgsim_exchange(DGSIM_SYNCWARP, mask, 0, 0, 32, file, line); }
+inline void __syncwarp(unsigned mask = 0xffffffffu, DGSIM_AT) {
+    dgsim_exchange(DGSIM_SYNCWARP, mask, 0, 0, 32, file, line);
+}
 inline unsigned __ballot_sync(unsigned mask, int p, DGSIM_AT) {
     return dgsim_exchange<unsigned>(DGSIM_BALLOT, mask, p != 0, 0, 32, file, line);
 }
-inline int __all_sync(unsigned mask, int p, DGSIM_AT) { return dgsim_exchange(DGSIM_ALL, mask, int(p != 0), 0, 32, file, line); }
-inline int __any_sync(unsigned mask, int p, DGSIM_AT) { return dgsim_exchange(DGSIM_ANY, mask, int(p != 0), 0, 32, file, line); }
+inline int __all_sync(unsigned mask, int p, DGSIM_AT) {
+    return dgsim_exchange(DGSIM_ALL, mask, int(p != 0), 0, 32, file, line);
+}
+inline int __any_sync(unsigned mask, int p, DGSIM_AT) {
+    return dgsim_exchange(DGSIM_ANY, mask, int(p != 0), 0, 32, file, line);
+}
 template <class T> inline unsigned __match_any_sync(unsigned mask, T v, DGSIM_AT) {
     uint64_t bits = 0;
     memcpy(&bits, &v, sizeof v);
     return static_cast<unsigned>(dgsim_exchange(DGSIM_MATCH, mask, bits, 0, 32, file, line));
 }
 
-#define DGSIM_REDUCE(name, T, op)                                                                               \
+#define DGSIM_REDUCE(name, T, op)                                                                            \
     inline T name(unsigned mask, T v, DGSIM_AT) { return dgsim_exchange(op, mask, v, 0, 32, file, line); }
 DGSIM_REDUCE(__reduce_add_sync, int, DGSIM_REDUCE_ADD)
 DGSIM_REDUCE(__reduce_add_sync, unsigned, DGSIM_REDUCE_ADD)
@@ -161,24 +189,27 @@ template <class T, class F> DGSIM_UNLOGGED inline T dgsim_atomic(T *p, F f, cons
     return old;
 }
 
-template <class T> using dgsim_same = std::common_type_t<T>; /* a parameter that does not take part in deduction */
+template <class T>
+using dgsim_same = std::common_type_t<T>; /* a parameter that does not take part in deduction */
 
-#define DGSIM_ATOMIC_FN(name, expr)                                                                             \
-    template <class T> inline T name(T *p, dgsim_same<T> v, DGSIM_AT) {                                         \
-        return dgsim_atomic(p, [v](T old) -> T { return expr; }, file, line);                                   \
+#define DGSIM_ATOMIC_FN(name, expr)                                                                          \
+    template <class T> inline T name(T *p, dgsim_same<T> v, DGSIM_AT) {                                      \
+        return dgsim_atomic(                                                                                 \
+            p, [v](T old) -> T { return expr; }, file, line);                                                \
     }
 DGSIM_ATOMIC_FN(atomicAdd, old + v)
 DGSIM_ATOMIC_FN(atomicSub, old - v)
 DGSIM_ATOMIC_FN(atomicMin, old < v ? old : v)
 DGSIM_ATOMIC_FN(atomicMax, old > v ? old : v)
-DGSIM_ATOMIC_FN(atomicAnd, old & v)
+DGSIM_ATOMIC_FN(atomicAnd, old &v)
 DGSIM_ATOMIC_FN(atomicOr, old | v)
 DGSIM_ATOMIC_FN(atomicXor, old ^ v)
 DGSIM_ATOMIC_FN(atomicExch, (void(old), v))
 DGSIM_ATOMIC_FN(atomicInc, old >= v ? 0 : old + 1)
 DGSIM_ATOMIC_FN(atomicDec, old == 0 || old > v ? v : old - 1)
 template <class T> inline T atomicCAS(T *p, dgsim_same<T> expected, dgsim_same<T> v, DGSIM_AT) {
-    return dgsim_atomic(p, [=](T old) -> T { return old == expected ? v : old; }, file, line);
+    return dgsim_atomic(
+        p, [=](T old) -> T { return old == expected ? v : old; }, file, line);
 }
 
 template <class T> inline T __ldg(const T *p) { return *p; }
@@ -203,8 +234,8 @@ template <class To, class From> inline To dgsim_bits(From v) {
     return out;
 }
 
-#define DGSIM_MINMAX(T)                                                                                         \
-    inline T min(T a, T b) { return b < a ? b : a; }                                                            \
+#define DGSIM_MINMAX(T)                                                                                      \
+    inline T min(T a, T b) { return b < a ? b : a; }                                                         \
     inline T max(T a, T b) { return a < b ? b : a; }
 DGSIM_MINMAX(int)
 DGSIM_MINMAX(unsigned)
@@ -251,7 +282,10 @@ inline double __longlong_as_double(long long x) { return dgsim_bits<double>(x); 
 template <class T> inline T dgsim_to_int(double x) {
     constexpr double lo = static_cast<double>(std::numeric_limits<T>::min());
     constexpr double hi = static_cast<double>(std::numeric_limits<T>::max());
-    return x != x ? T(0) : x <= lo ? std::numeric_limits<T>::min() : x >= hi ? std::numeric_limits<T>::max() : static_cast<T>(x);
+    return x != x    ? T(0)
+           : x <= lo ? std::numeric_limits<T>::min()
+           : x >= hi ? std::numeric_limits<T>::max()
+                     : static_cast<T>(x);
 }
 inline int __float2int_rn(float x) { return dgsim_to_int<int>(nearbyint(x)); }
 inline int __float2int_rz(float x) { return dgsim_to_int<int>(trunc(x)); }
@@ -291,7 +325,9 @@ inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned n) {
     return static_cast<unsigned>((static_cast<uint64_t>(hi) << 32 | lo) >> (n & 31u));
 }
 inline int __mulhi(int x, int y) { return static_cast<int>(static_cast<int64_t>(x) * y >> 32); }
-inline unsigned __umulhi(unsigned x, unsigned y) { return static_cast<unsigned>(static_cast<uint64_t>(x) * y >> 32); }
+inline unsigned __umulhi(unsigned x, unsigned y) {
+    return static_cast<unsigned>(static_cast<uint64_t>(x) * y >> 32);
+}
 inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
     return static_cast<unsigned long long>(static_cast<unsigned __int128>(x) * y >> 64);
 }

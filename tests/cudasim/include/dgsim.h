@@ -20,15 +20,44 @@ struct dgsim_launch_config {
 enum dgsim_vote { DGSIM_SYNC, DGSIM_COUNT, DGSIM_AND, DGSIM_OR };
 
 enum dgsim_warp_op {
-    DGSIM_SYNCWARP, DGSIM_SHFL, DGSIM_SHFL_UP, DGSIM_SHFL_DOWN, DGSIM_SHFL_XOR, DGSIM_BALLOT, DGSIM_ALL, DGSIM_ANY,
-    DGSIM_MATCH, DGSIM_REDUCE_ADD, DGSIM_REDUCE_MIN, DGSIM_REDUCE_MAX, DGSIM_REDUCE_UMIN, DGSIM_REDUCE_UMAX,
-    DGSIM_REDUCE_AND, DGSIM_REDUCE_OR, DGSIM_REDUCE_XOR, DGSIM_MMA_BF16, DGSIM_MMA_F16, DGSIM_MMA_S8, DGSIM_LDMATRIX
+    DGSIM_SYNCWARP,
+    DGSIM_SHFL,
+    DGSIM_SHFL_UP,
+    DGSIM_SHFL_DOWN,
+    DGSIM_SHFL_XOR,
+    DGSIM_BALLOT,
+    DGSIM_ALL,
+    DGSIM_ANY,
+    DGSIM_MATCH,
+    DGSIM_REDUCE_ADD,
+    DGSIM_REDUCE_MIN,
+    DGSIM_REDUCE_MAX,
+    DGSIM_REDUCE_UMIN,
+    DGSIM_REDUCE_UMAX,
+    DGSIM_REDUCE_AND,
+    DGSIM_REDUCE_OR,
+    DGSIM_REDUCE_XOR,
+    DGSIM_MMA_BF16,
+    DGSIM_MMA_F16,
+    DGSIM_MMA_S8,
+    DGSIM_LDMATRIX
 };
 
 /* What a lane brings to a warp op: a word to shuffles, votes and reductions. */
-struct dgsim_word { uint64_t in, out; int arg, width; };
-struct dgsim_mma { void *d; const uint32_t *a, *b; };
-struct dgsim_matrices { uint32_t *r; const void *row; int n; bool trans; };
+struct dgsim_word {
+    uint64_t in, out;
+    int arg, width;
+};
+struct dgsim_mma {
+    void *d;
+    const uint32_t *a, *b;
+};
+struct dgsim_matrices {
+    uint32_t *r;
+    const void *row;
+    int n;
+    bool trans;
+};
 
 enum dgsim_access { DGSIM_READ, DGSIM_WRITE, DGSIM_ATOMIC };
 

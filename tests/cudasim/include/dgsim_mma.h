@@ -4,19 +4,19 @@
 
 #include "cuda_runtime.h"
 
-#define DGSIM_MMA_FN(name, T, op)                                                                               \
-    inline void name(T d[4], const uint32_t a[4], const uint32_t b[2], DGSIM_AT) {                              \
-        dgsim_mma io = {d, a, b};                                                                               \
-        dgsim_warp(op, 0xffffffffu, &io, file, line);                                                           \
+#define DGSIM_MMA_FN(name, T, op)                                                                            \
+    inline void name(T d[4], const uint32_t a[4], const uint32_t b[2], DGSIM_AT) {                           \
+        dgsim_mma io = {d, a, b};                                                                            \
+        dgsim_warp(op, 0xffffffffu, &io, file, line);                                                        \
     }
 DGSIM_MMA_FN(dg_mma_m16n8k16_bf16, float, DGSIM_MMA_BF16)
 DGSIM_MMA_FN(dg_mma_m16n8k16_f16, float, DGSIM_MMA_F16)
 DGSIM_MMA_FN(dg_mma_m16n8k32_s8, int32_t, DGSIM_MMA_S8)
 
-#define DGSIM_LDMATRIX_FN(name, count, transposed)                                                              \
-    inline void name(uint32_t r[count], const void *row, DGSIM_AT) {                                            \
-        dgsim_matrices io = {r, row, count, transposed};                                                        \
-        dgsim_warp(DGSIM_LDMATRIX, 0xffffffffu, &io, file, line);                                               \
+#define DGSIM_LDMATRIX_FN(name, count, transposed)                                                           \
+    inline void name(uint32_t r[count], const void *row, DGSIM_AT) {                                         \
+        dgsim_matrices io = {r, row, count, transposed};                                                     \
+        dgsim_warp(DGSIM_LDMATRIX, 0xffffffffu, &io, file, line);                                            \
     }
 DGSIM_LDMATRIX_FN(dg_ldmatrix_x4, 4, false)
 DGSIM_LDMATRIX_FN(dg_ldmatrix_x4_trans, 4, true)
