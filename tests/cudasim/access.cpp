@@ -10,6 +10,7 @@
  */
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <sys/mman.h>
 #include "internal.h"
 
@@ -160,9 +161,31 @@ struct dgsim_word_log {
 static constexpr size_t big =
     1 << 20; /* a bigger allocation's reads count once something has been written to it */
 
+/* Logs are used again: what an old launch left in them counts for nothing. */
+static std::multimap<size_t, dgsim_word_log *> spare_logs; /* by number of words */
+
+static size_t words_of(const dgsim_block &b) {
+    return static_cast<size_t>(b.page_end - b.page) / 4;
+}
+
 void dgsim_log_release(dgsim_block *b) {
-    if (b->words) munmap(b->words, static_cast<size_t>(b->page_end - b->page) / 4 * sizeof *b->words);
+    if (b->words) spare_logs.insert({b->n_words, b->words});
     b->words = nullptr;
+}
+
+static bool take_log(dgsim_block *b) {
+    b->n_words = words_of(*b);
+    const auto spare = spare_logs.lower_bound(b->n_words);
+    if (spare != spare_logs.end() && spare->first <= 4 * b->n_words) {
+        b->n_words = spare->first;
+        b->words = spare->second;
+        spare_logs.erase(spare);
+        return true;
+    }
+    void *m = mmap(nullptr, b->n_words * sizeof *b->words, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    b->words = m == MAP_FAILED ? nullptr : static_cast<dgsim_word_log *>(m);
+    return b->words;
 }
 
 template <class E>
@@ -184,12 +207,7 @@ static void check_race(const E &e, const dgsim_block &b, const char *p, unsigned
 
 static void log_global(dgsim_block *b, const char *p, size_t bytes, dgsim_access how, const void *pc,
                        dgsim_place place) {
-    if (!b->words) {
-        void *m = mmap(nullptr, static_cast<size_t>(b->page_end - b->page) / 4 * sizeof *b->words,
-                       PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (m == MAP_FAILED) return;
-        b->words = static_cast<dgsim_word_log *>(m);
-    }
+    if (!b->words && !take_log(b)) return;
     if (how != DGSIM_READ)
         b->written = dgsim_kernels_run;
     else if (b->bytes > big && b->written != dgsim_kernels_run)

@@ -74,7 +74,8 @@ struct dgsim_block { /* an allocation */
     char *page, *page_end; /* its pages, between two that nobody can touch */
     bool pinned, live;
     struct dgsim_word_log *words; /* access.cpp's, from page on; nullptr: none */
-    long written;                 /* the last launch that has written here */
+    size_t n_words;
+    long written; /* the last launch that has written here */
 };
 
 void *dgsim_alloc(size_t bytes, bool pinned); /* nullptr: no memory */

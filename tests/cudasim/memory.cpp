@@ -221,7 +221,7 @@ void *dgsim_alloc(size_t bytes, bool pinned) {
         mprotect(page, pages, PROT_NONE);
     }
     arena_next = page + pages + guard_bytes;
-    blocks[page] = {start, bytes, page, page + pages, pinned, true, nullptr, 0};
+    blocks[page] = {start, bytes, page, page + pages, pinned, true, nullptr, 0, 0};
     return start;
 }
 
