@@ -5,6 +5,7 @@
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string_view>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -82,10 +83,10 @@ static dgsim_fibre *fibre_new(void) {
     }
     /* stacks begin at different places of a page, or their tops would share a few sets of the cache */
     static unsigned n;
-    char *top = p + guard_bytes + stack_bytes - n++ * 5 % 64 * 64;
+    char *const end = p + guard_bytes + stack_bytes, *const top = end - 64 - n++ * 5 % 64 * 64;
     void **frame = reinterpret_cast<void **>(top) - frame_words;
     frame[frame_return] = reinterpret_cast<void *>(fibre_main);
-    return new dgsim_fibre{frame, p + guard_bytes, nullptr};
+    return new (end - sizeof(dgsim_fibre)) dgsim_fibre{frame, p + guard_bytes, nullptr};
 }
 
 static bool holds(const dgsim_fibre *f, const char *p, size_t bytes) {
