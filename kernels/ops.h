@@ -93,9 +93,10 @@ typedef struct dg_ops {
      * pass [n*H, hd] views. */
     void (*rms_norm)(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, float eps);
 
-    /* Rewrites weights once into the layout that matmul streams fastest. `as`: w.dtype, or DG_Q8_0 to quantise a
-     * plain type on the way. pack_bytes: what dst takes, 0 if the backend reads w best as it is (then pack returns
-     * w). dst: 64-byte aligned, in backend memory, as long as the result is used; w is not needed afterwards. */
+    /* Rewrites weights once into the layout that matmul streams fastest. `as`: w.dtype, or DG_Q8_0 for a plain type that
+     * may be quantised on the way. pack_bytes: what dst takes, 0 if the backend reads w best as it is (then pack returns
+     * w). dst: 64-byte aligned, in backend memory, as long as the result is used. w is in host or backend memory, and not
+     * needed afterwards. */
     size_t (*pack_bytes)(dg_backend *be, dg_mat w, dg_dtype as);
     dg_mat (*pack)(dg_backend *be, void *dst, dg_mat w, dg_dtype as);
 

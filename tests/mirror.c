@@ -93,6 +93,17 @@ static void matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t 
     finish(&c);
 }
 
+static dg_mat pack(dg_backend *be, void *dst, dg_mat w, dg_dtype as) {
+    call c = {.be = be};
+    const size_t bytes = inner->pack_bytes(be, w, as);
+    if (!bytes) return w;
+    void *dev = place(&c, dst, bytes, true);
+    dg_mat packed = inner->pack(be, dev, w, as);
+    packed.data = dst;
+    finish(&c);
+    return packed;
+}
+
 static void rope_table(dg_backend *be, dg_mat table, const int32_t *pos, const float *freq, float mscale) {
     call c = {.be = be};
     table = out(&c, table);
@@ -214,7 +225,7 @@ void mirror_backend(dg_backend *be) {
     inner = be->ops;
     ops = (dg_ops){
         .name = "mirror", .host_memory = true, .alloc = inner->alloc, .free = inner->free, .upload = inner->upload,
-        .download = inner->download, .sync = inner->sync, .pack_bytes = inner->pack_bytes, .pack = inner->pack,
+        .download = inner->download, .sync = inner->sync, .pack_bytes = inner->pack_bytes, .pack = pack,
         .copy2d = copy2d, .zero = zero, .embed = embed, .rms_norm = rms_norm, .matmul = matmul, .rope_table = rope_table,
         .rope = rope, .attention = attention, .kv_put = kv_put, .kv_move = kv_move, .kv_get = kv_get, .swiglu = swiglu,
         .add = add, .rows_put = rows_put, .rows_gather = rows_gather, .top_k = top_k, .sample = sample,

@@ -88,19 +88,18 @@ template <int COUNT> DG_DEV int dg_warp_share(int lane) {
 /* The sums over the warp of COUNT values, a power of two up to 32: v[0] becomes the sum of value dg_warp_share(lane). Pairs
  * of lanes part the values among them, so that it takes COUNT exchanges and not five for each; the sums are those of
  * dg_warp_sum to the bit. */
-template <int COUNT> DG_DEV void dg_warp_sums(float v[COUNT]) {
-    const int lane = threadIdx.x % DG_WARP;
-    DG_UNROLL
-    for (int step = DG_WARP / 2, half = COUNT / 2; step > 0; step /= 2, half /= 2) {
-        if (half == 0) {
-            v[0] += __shfl_xor_sync(0xffffffffu, v[0], step);
-            continue;
-        }
+template <int COUNT, int STEP = DG_WARP / 2> DG_DEV void dg_warp_sums(float *v) {
+    if constexpr (COUNT > 1) {
+        const bool upper = threadIdx.x & STEP;
         DG_UNROLL
-        for (int i = 0; i < half; i++) {
-            const float mine = lane & step ? v[i + half] : v[i], other = lane & step ? v[i] : v[i + half];
-            v[i] = mine + __shfl_xor_sync(0xffffffffu, other, step);
+        for (int i = 0; i < COUNT / 2; i++) {
+            const float mine = upper ? v[i + COUNT / 2] : v[i], other = upper ? v[i] : v[i + COUNT / 2];
+            v[i] = mine + __shfl_xor_sync(0xffffffffu, other, STEP);
         }
+        dg_warp_sums<COUNT / 2, STEP / 2>(v);
+    } else {
+        DG_UNROLL
+        for (int step = STEP; step > 0; step /= 2) v[0] += __shfl_xor_sync(0xffffffffu, v[0], step);
     }
 }
 

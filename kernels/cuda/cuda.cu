@@ -66,7 +66,7 @@ static char *ring_take(dg_cuda *c, size_t bytes) {
     return place;
 }
 
-static void upload_long(dg_cuda *c, char *dst, const char *src, size_t bytes) {
+void dg_cuda_upload_long(dg_cuda *c, char *dst, const char *src, size_t bytes) {
     for (int turn = 0; bytes > 0; turn ^= 1) {
         const size_t most = DG_CHUNK_BYTES, n = bytes < most ? bytes : most;
         if (!dg_cuda_ok(c, cudaEventSynchronize(c->chunk_free[turn]), "cudaEventSynchronize", "upload")) return;
@@ -83,7 +83,7 @@ static void cuda_upload(dg_backend *be, void *dst, const void *src, size_t bytes
     dg_cuda *c = bytes ? dg_cuda_begin(be) : NULL;
     if (!c) return;
     if (bytes > DG_RING_UPLOAD) {
-        upload_long(c, static_cast<char *>(dst), static_cast<const char *>(src), bytes);
+        dg_cuda_upload_long(c, static_cast<char *>(dst), static_cast<const char *>(src), bytes);
     } else {
         char *place = ring_take(c, bytes);
         if (place) {
@@ -109,10 +109,6 @@ static bool cuda_sync(dg_backend *be) {
     pthread_mutex_unlock(&c->lock);
     return ok;
 }
-
-/* Weights are read as the file has them. */
-static size_t cuda_pack_bytes(dg_backend *, dg_mat, dg_dtype) { return 0; }
-static dg_mat cuda_pack(dg_backend *, void *, dg_mat w, dg_dtype) { return w; }
 
 /* ---- opening ---- */
 
@@ -154,9 +150,12 @@ static size_t cuda_bytes(const dg_backend_options *) { return sizeof(dg_cuda); }
 /* Scratch, pinned memory, events. */
 static bool take_resources(dg_cuda *c, const char *what) {
     enum { PARTS = 16 << 20 };
+    const size_t cells = DG_PACKED_ROWS * static_cast<size_t>(c->max_cols > 0 ? c->max_cols : 1);
     c->n_part = PARTS;
     bool ok = dg_cuda_ok(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", what) &&
               dg_cuda_ok(c, cudaMalloc(reinterpret_cast<void **>(&c->parts), PARTS * sizeof(float)), "cudaMalloc", what) &&
+              dg_cuda_ok(c, cudaMalloc(reinterpret_cast<void **>(&c->words), cells * sizeof *c->words), "cudaMalloc", what) &&
+              dg_cuda_ok(c, cudaMalloc(reinterpret_cast<void **>(&c->sums), cells / 32 * sizeof *c->sums), "cudaMalloc", what) &&
               dg_cuda_ok(c, cudaMallocHost(reinterpret_cast<void **>(&c->ring), DG_RING_BYTES), "cudaMallocHost", what);
     for (int i = 0; i < 2 && ok; i++)
         ok = dg_cuda_ok(c, cudaMallocHost(reinterpret_cast<void **>(&c->chunk[i]), DG_CHUNK_BYTES), "cudaMallocHost", what) &&
@@ -173,6 +172,8 @@ static void give_back(dg_cuda *c) {
     }
     if (c->ring) cudaFreeHost(c->ring);
     if (c->parts) cudaFree(c->parts);
+    if (c->words) cudaFree(c->words);
+    if (c->sums) cudaFree(c->sums);
     if (c->stream) cudaStreamDestroy(c->stream);
     cudaGetLastError();
 }
@@ -206,6 +207,8 @@ static void *cuda_open(void *mem, const dg_backend_options *opt, const char **wh
     memset(c, 0, sizeof *c);
     c->device = opt->device;
     c->max_vocab = opt->max_vocab;
+    c->max_cols = opt->max_cols;
+    c->precision = opt->precision;
     const char *reason = try_device(c);
     if (!reason && pthread_mutex_init(&c->lock, NULL) == 0) return c;
     snprintf(text, sizeof text, "%s", reason ? reason : "no lock to be had"); /* c's own text goes away with it */
@@ -235,8 +238,8 @@ static const dg_ops ops = {
     .sync = cuda_sync,
     .embed = dg_cuda_embed,
     .rms_norm = dg_cuda_rms_norm,
-    .pack_bytes = cuda_pack_bytes,
-    .pack = cuda_pack,
+    .pack_bytes = dg_cuda_pack_bytes,
+    .pack = dg_cuda_pack,
     .matmul = dg_cuda_matmul,
     .rope_table = dg_cuda_rope_table,
     .rope = dg_cuda_rope,

@@ -19,6 +19,7 @@ enum {
     DG_RING_BYTES = 1 << 20,          /* pinned memory that small uploads pass through */
     DG_RING_UPLOAD = DG_RING_BYTES / 8, /* the longest of them */
     DG_CHUNK_BYTES = 4 << 20,         /* longer ones go through two pinned pieces of this size */
+    DG_PACKED_ROWS = 64,              /* of x, in one product by packed weights */
 };
 
 typedef struct dg_cuda {
@@ -26,10 +27,13 @@ typedef struct dg_cuda {
     cudaStream_t stream;
     int32_t n_processor; /* streaming multiprocessors */
     size_t max_shared;   /* dynamic shared memory of a block, opted into */
-    int32_t max_vocab;
+    int32_t max_vocab, max_cols;
+    dg_precision precision;
 
     float *parts; /* attention: states of spans, [n_part] */
     size_t n_part;
+    uint32_t *words; /* activations for packed weights, [DG_PACKED_ROWS, max_cols] */
+    float *sums;     /* and of every 32 of them, [DG_PACKED_ROWS, max_cols / 32] */
 
     char *ring; /* pinned [DG_RING_BYTES] */
     size_t ring_at;
@@ -56,8 +60,17 @@ bool dg_cuda_ok(dg_cuda *c, cudaError_t status, const char *call, const char *wh
 
 static inline int32_t dg_ceil_div(int64_t n, int64_t d) { return static_cast<int32_t>((n + d - 1) / d); }
 
+/* Copies from host memory, which may change on return. The caller has begun an operation. */
+void dg_cuda_upload_long(dg_cuda *c, char *dst, const char *src, size_t bytes);
+
+/* Products by packed weights: x, at most DG_PACKED_ROWS rows, is split once, for all products that follow. */
+void dg_cuda_split(dg_cuda *c, dg_mat x);
+void dg_cuda_multiply_packed(dg_cuda *c, dg_mat x, const dg_product *p, bool add);
+
 /* ---- the operations, by file; contracts in kernels/ops.h ---- */
 
+size_t dg_cuda_pack_bytes(dg_backend *be, dg_mat w, dg_dtype as);
+dg_mat dg_cuda_pack(dg_backend *be, void *dst, dg_mat w, dg_dtype as);
 void dg_cuda_matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t n, bool add);
 void dg_cuda_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *seg, int32_t n_seg,
                        const dg_attn_shape *shape);

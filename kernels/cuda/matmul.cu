@@ -1,4 +1,4 @@
-/* Products by weights of every type, a few rows at a time: each warp streams two rows of the weight matrix and multiplies
+/* Products by weights of every type that are not packed, in f32, a few rows at a time: each warp streams two rows of the weight matrix and multiplies
  * them by up to eight rows of x.
  *
  * Lane l takes the elements 8l .. 8l + 7 of every 256, one after another, and the lanes are added up in a fixed order. So a
@@ -148,9 +148,27 @@ static void multiply(dg_cuda *c, dg_mat x, const dg_product *p, bool add) {
     }
 }
 
+/* Those of the products that have packed weights, for some rows at a time. */
+static void multiply_packed(dg_cuda *c, dg_mat x, const dg_product *product, int32_t n, bool add) {
+    for (int32_t at = 0; at < x.rows; at += DG_PACKED_ROWS) {
+        const int32_t most = DG_PACKED_ROWS, rows = x.rows - at < most ? x.rows - at : most;
+        bool split = false;
+        for (int32_t i = 0; i < n; i++) {
+            if (!product[i].w.packed) continue;
+            if (!split) dg_cuda_split(c, dg_mat_rows(x, at, rows));
+            split = true;
+            dg_product p = product[i];
+            p.out = dg_mat_rows(p.out, at, rows);
+            dg_cuda_multiply_packed(c, dg_mat_rows(x, at, rows), &p, add);
+        }
+    }
+}
+
 void dg_cuda_matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t n, bool add) {
     dg_cuda *c = x.rows ? dg_cuda_begin(be) : NULL;
     if (!c) return;
-    for (int32_t i = 0; i < n; i++) multiply(c, x, &product[i], add);
+    for (int32_t i = 0; i < n; i++)
+        if (!product[i].w.packed) multiply(c, x, &product[i], add);
+    multiply_packed(c, x, product, n, add);
     dg_cuda_end(c, "matmul");
 }

@@ -333,7 +333,7 @@ static void test_device_grid(void **state) {
     g.prompt_len = 8, g.n_new = 10;
     g.n_threads = g.n_batch = g.n_seed = 1, g.n_temperature = 2, g.budget[0] = 7, g.n_budget = 1;
     run_grid(&g);
-    assert_true(n_accepted > 50);
+    assert_true(n_accepted > 10);
 }
 
 int main(void) {
