@@ -351,6 +351,22 @@ void __tsan_write_range(void *p, size_t n) {
     logged(p, n, 1, DGSIM_WRITE, __builtin_return_address(0));
 }
 
+/* clang's name for copies of whole objects */
+void *__tsan_memcpy(void *dst, const void *src, size_t n) {
+    logged(src, n, 1, DGSIM_READ, __builtin_return_address(0));
+    logged(dst, n, 1, DGSIM_WRITE, __builtin_return_address(0));
+    return memmove(dst, src, n);
+}
+
+void *__tsan_memmove(void *dst, const void *src, size_t n) {
+    return __tsan_memcpy(dst, src, n);
+}
+
+void *__tsan_memset(void *dst, int byte, size_t n) {
+    logged(dst, n, 1, DGSIM_WRITE, __builtin_return_address(0));
+    return memset(dst, byte, n);
+}
+
 void __ubsan_handle_type_mismatch_v1(ubsan_mismatch *m, uintptr_t p) {
     const dgsim_place at = {m->at.file, static_cast<int>(m->at.line)};
     if (p & ((uintptr_t{1} << m->log_align) - 1))

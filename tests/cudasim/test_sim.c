@@ -14,7 +14,7 @@ typedef struct fault_case {
 } fault_case;
 
 static const fault_case faults[] = {
-    {FAULT_STATIC_INDEX, "out of bounds: index 128 of 'float [128]'", "(1,0,0)", "(5,0,0)",
+    {FAULT_STATIC_INDEX, "out of bounds: index 128 of 'float", "(1,0,0)", "(5,0,0)",
      "0 bytes past the end of shared"},
     {FAULT_STATIC_POINTER, "shared memory out of bounds: 4 bytes written at byte 512", "(1,0,0)", "(5,0,0)",
      "0 bytes past the end of shared"},
