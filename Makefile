@@ -116,7 +116,7 @@ $(BUILD)/cuda/%.o: %.cu Makefile
 	@mkdir -p $(@D)
 	$(call say,NVCC,$@)
 	$(if $(NVCC),,$(error CUDA=1 needs nvcc: install the CUDA toolkit, or name it with NVCC=))
-	$(Q)$(NVCC) $(NVCCFLAGS) -MD -MF $(@:.o=.d) -MT $@ -c $< -o $@
+	$(Q)$(NVCC) $(NVCCFLAGS) -Xptxas -v -MD -MF $(@:.o=.d) -MT $@ -c $< -o $@ >$(@:.o=.usage) 2>&1 || { cat $(@:.o=.usage); exit 1; }
 
 $(BUILD)/libdgraft.a: $(LIB_OBJ)
 $(BUILD)/cuda/libdgraft.a: $(CLIB_OBJ)

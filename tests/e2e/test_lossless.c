@@ -325,7 +325,7 @@ static int report(void **state) {
     return 0;
 }
 
-/* On a device, whose simulator is slow: one drafter of each kind, one budget. Here every row count runs the same sums. */
+/* On a device, whose simulator is slow: one budget. Every row count runs the same sums there, too. */
 static void test_device_grid(void **state) {
     (void)state;
     grid g = tiny;
@@ -334,6 +334,18 @@ static void test_device_grid(void **state) {
     g.n_threads = g.n_batch = g.n_seed = 1, g.n_temperature = 2, g.budget[0] = 7, g.n_budget = 1;
     run_grid(&g);
     assert_true(n_accepted > 10);
+}
+
+/* Weights that are packed, which tensor cores multiply. */
+static void test_device_packed(void **state) {
+    (void)state;
+    if (!golden_have("gguf/kquant/llama.Q4_K_M.gguf")) skip();
+    char model[512];
+    snprintf(model, sizeof model, "%s", golden_path("gguf/kquant/llama.Q4_K_M.gguf"));
+    grid g = tiny;
+    g.model = model, g.vocab = 256, g.prompt_len = 8, g.n_new = 8;
+    g.n_threads = g.n_batch = g.n_seed = g.n_temperature = 1, g.budget[0] = 12, g.n_budget = 1;
+    run_grid(&g);
 }
 
 int main(void) {
@@ -348,7 +360,7 @@ int main(void) {
                                    cmocka_unit_test(test_golden_drafters), cmocka_unit_test(test_golden_heads),
                                    cmocka_unit_test(test_packed_weights), cmocka_unit_test(test_smollm2),
                                    cmocka_unit_test(test_broken_kernel_is_noticed)};
-    const struct CMUnitTest device[] = {cmocka_unit_test(test_device_grid)};
+    const struct CMUnitTest device[] = {cmocka_unit_test(test_device_grid), cmocka_unit_test(test_device_packed)};
     if (test_device()) return cmocka_run_group_tests_name("lossless", device, NULL, report);
     return cmocka_run_group_tests_name("lossless", t, NULL, report);
 }
