@@ -1,6 +1,6 @@
 /* Products by packed weights, on tensor cores. Packing leaves the bytes as the file has them: what it adds is the leave to
  * take activations in two bf16 halves, hi + lo, which hold 16 bits of them. Codes of up to 8 bits are exact in bf16, so the
- * codes are multiplied as they are and the scales applied to the sums of a block, in f32.
+ * codes are multiplied as they are and the scales applied to the sums of a block, in f32. Where 8 bits will do, lo is left out.
  *
  * A block of eight warps makes sixteen outputs for up to 64 rows of x; the warps take turns with the blocks of 32 weights
  * and are added up in order. A row is a column of the instruction's second operand, which no other column touches, and one
@@ -217,28 +217,28 @@ typedef struct packed_args {
     const void *bias;
     int64_t out_stride, w_bytes;
     int32_t bias_dtype, n, m, n_block;
-    bool add;
+    bool add, fine; /* fine: with the lower halves of x */
 } packed_args;
 
 /* sum += the product of half h of 32 weights of 16 rows and eight rows of x. */
-DG_DEV void multiply_half(float sum[4], const piece p[2], int h, const uint32_t x[8]) {
+DG_DEV void multiply_half(float sum[4], const piece p[2], int h, const uint32_t x[8], bool fine) {
     const uint32_t a[4] = {p[0].pair[h][0], p[1].pair[h][0], p[0].pair[h][1], p[1].pair[h][1]};
     dg_mma_m16n8k16_bf16(sum, a, x + 2 * h);
-    dg_mma_m16n8k16_bf16(sum, a, x + 4 + 2 * h);
+    if (fine) dg_mma_m16n8k16_bf16(sum, a, x + 4 + 2 * h);
 }
 
 /* acc += 32 weights of 16 rows times eight rows of x, whose sums are `sums` for this lane's two columns. */
 template <int KIND>
-DG_DEV void multiply_block(float acc[4], const piece p[2], const uint32_t x[8], const float sums[2]) {
+DG_DEV void multiply_block(float acc[4], const piece p[2], const uint32_t x[8], const float sums[2], bool fine) {
     if constexpr (KIND == DG_BF16) {
-        multiply_half(acc, p, 0, x);
-        multiply_half(acc, p, 1, x);
+        multiply_half(acc, p, 0, x, fine);
+        multiply_half(acc, p, 1, x, fine);
     } else {
         constexpr bool two_scales = KIND == DG_Q6_K, offset = KIND == DG_Q4_1 || KIND == DG_Q5_1 || KIND == DG_Q4_K || KIND == DG_Q5_K;
         float sum[4] = {0, 0, 0, 0};
         DG_UNROLL
         for (int h = 0; h < 2; h++) {
-            multiply_half(sum, p, h, x);
+            multiply_half(sum, p, h, x, fine);
             if (h == 0 && !two_scales) continue;
             DG_UNROLL
             for (int i = 0; i < 4; i++) {
@@ -271,7 +271,7 @@ template <int KIND, int TILES> static __global__ void __launch_bounds__(WARPS *D
             const uint4 hi = from[0], lo = from[1];
             const uint32_t x[8] = {hi.x, hi.y, hi.z, hi.w, lo.x, lo.y, lo.z, lo.w};
             const float *s = a.sums + static_cast<int64_t>(8 * i + 2 * t) * a.n_block + block, sums[2] = {s[0], s[a.n_block]};
-            multiply_block<KIND>(acc[i], p, x, sums);
+            multiply_block<KIND>(acc[i], p, x, sums, a.fine);
         }
     }
     DG_UNROLL
@@ -315,6 +315,7 @@ void dg_cuda_multiply_packed(dg_cuda *c, dg_mat x, const dg_product *p, bool add
     a.w = static_cast<const uint8_t *>(p->w.data), a.w_bytes = static_cast<int64_t>(row_bytes(p->w));
     a.bias = p->bias.data, a.bias_dtype = p->bias.dtype;
     a.n = x.rows, a.m = p->w.rows, a.n_block = x.cols / BLOCK, a.add = add;
+    a.fine = !p->w.coarse && c->precision != DG_PRECISION_INT8;
     if (!a.m) return;
     switch (p->w.dtype) {
     case DG_BF16: launch<DG_BF16>(c, a); break;
