@@ -246,7 +246,7 @@ DG_DEV int32_t greedy(desk &t, const float *x, int32_t n) {
     return dg_rank_id(block_best(t, best));
 }
 
-static __global__ void __launch_bounds__(THREADS) sample_kernel(sample_args a) {
+static __global__ void __launch_bounds__(THREADS, 1) sample_kernel(sample_args a) {
     __shared__ desk t;
     const int32_t row = blockIdx.x;
     const float *x = a.x + row * a.stride;
@@ -344,7 +344,7 @@ DG_DEV void sort_keys(desk &t, int count) {
         }
 }
 
-static __global__ void __launch_bounds__(THREADS) top_k_kernel(top_k_args a) {
+static __global__ void __launch_bounds__(THREADS, 1) top_k_kernel(top_k_args a) {
     __shared__ desk t;
     const int64_t row = blockIdx.x;
     const float *x = a.x + row * a.stride;

@@ -331,9 +331,9 @@ static void test_device_grid(void **state) {
     grid g = tiny;
     g.model = dir[1], g.dflash = dir[2], g.eagle3 = dir[3];
     g.prompt_len = 8, g.n_new = 10;
-    g.n_threads = g.n_batch = g.n_seed = 1, g.n_temperature = 2, g.budget[0] = 7, g.n_budget = 1;
+    g.n_threads = g.n_batch = g.n_seed = g.n_temperature = 1, g.temperature[0] = 0.7f, g.budget[0] = 7, g.n_budget = 1;
     run_grid(&g);
-    assert_true(n_accepted > 10);
+    assert_true(n_accepted > 5);
 }
 
 /* Weights that are packed, which tensor cores multiply. */
