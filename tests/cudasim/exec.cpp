@@ -41,6 +41,7 @@ void *scheduler_sp;
 std::vector<dgsim_thread *> ready; /* a ring: each thread is in it at most once */
 size_t ready_head, ready_count;
 int n_done, n_at_barrier;
+bool in_block; /* else before the first or after the last */
 struct warp_state {
     unsigned waiting, left;
 }; /* lanes */
@@ -210,9 +211,9 @@ void dgsim_fault(const void *pc, dgsim_place place, const char *fmt, ...) {
     if (dgsim_running) {
         const dgsim_launch_config &k = *dgsim_running;
         const bool wrapped = k.name[0] == '('; /* as a macro's argument with commas must be */
-        dprintf(2, "cudasim:   in kernel %.*s, block (%u,%u,%u)",
-                static_cast<int>(strlen(k.name)) - 2 * wrapped, k.name + wrapped, blockIdx.x, blockIdx.y,
-                blockIdx.z);
+        dprintf(2, "cudasim:   in kernel %.*s", static_cast<int>(strlen(k.name)) - 2 * wrapped,
+                k.name + wrapped);
+        if (in_block) dprintf(2, ", block (%u,%u,%u)", blockIdx.x, blockIdx.y, blockIdx.z);
         if (dgsim_current) dprintf(2, ", thread (%u,%u,%u)", threadIdx.x, threadIdx.y, threadIdx.z);
         dprintf(2, ", launched at %s:%d\n", k.file, k.line);
     }
@@ -408,9 +409,12 @@ void dgsim_run(const dgsim_launch_config &k) {
     for (uint32_t i : blocks) {
         dgsim_block_number = i;
         blockIdx = {i % g[0], i / g[0] % g[1], i / g[0] / g[1]};
+        in_block = true;
         dgsim_prepare_block();
         run_block(threads);
         dgsim_check_shared();
     }
+    in_block = false;
+    dgsim_check_margins();
     dgsim_running = nullptr;
 }

@@ -55,8 +55,8 @@ void dgsim_enter(dgsim_thread *t);                    /* makes it the current on
 bool dgsim_on_own_stack(const char *p, size_t bytes); /* of the current thread */
 bool dgsim_on_stack(const char *p, size_t bytes);     /* of any in the block */
 
-void dgsim_locate(const void *pc, char *out,
-                  size_t n); /* function, file and line, as far as they can be had */
+/* Function, file and line of code, as far as they can be had. */
+void dgsim_locate(const void *pc, char *out, size_t n);
 
 /* Reports kernel, block, thread and the message, then ends the process with DGSIM_EXIT. pc: the code that did
  * it, or nullptr; place: likewise, where that is known. */
@@ -89,7 +89,7 @@ inline bool dgsim_in_arena(const void *p) {
 size_t dgsim_used(void);
 /* Calls nest. Host code cannot touch device memory while it is closed. */
 void dgsim_open_device(bool open);
-void dgsim_check_margins(void);
+void dgsim_check_margins(void); /* of what has been touched since the device was opened */
 
 /* Shared memory: prepare_block poisons it, check_shared looks at the margins when the block has ended. */
 void dgsim_prepare_kernel(const dgsim_launch_config &c);

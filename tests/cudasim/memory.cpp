@@ -236,12 +236,14 @@ dgsim_block *dgsim_find(const void *p) {
     return &it->second;
 }
 
-static void check_margin(const dgsim_block &b) {
+/* Looks at no more than `reach` bytes before an allocation. */
+static void check_margin(const dgsim_block &b, size_t reach) {
     auto bad = [](const char *p, const char *end) {
         while (p < end && static_cast<unsigned char>(*p) == margin_byte) p++;
         return p < end ? p : nullptr;
     };
-    const char *before = bad(b.page, b.start), *after = bad(b.start + b.bytes, b.page_end);
+    const char *before = bad(std::max<const char *>(b.page, b.start - reach), b.start);
+    const char *after = bad(b.start + b.bytes, b.page_end);
     if (before)
         dgsim_fault(nullptr, {}, "something wrote %zd bytes before an allocation of %zu bytes",
                     b.start - before, b.bytes);
@@ -251,8 +253,8 @@ static void check_margin(const dgsim_block &b) {
 }
 
 void dgsim_check_margins(void) {
-    for (const auto &entry : blocks)
-        if (entry.second.live) check_margin(entry.second);
+    for (const dgsim_block *b : opened)
+        if (b->live) check_margin(*b, 256);
 }
 
 bool dgsim_release(void *p, bool pinned) {
@@ -260,7 +262,7 @@ bool dgsim_release(void *p, bool pinned) {
     if (!found || found->start != p || !found->live || found->pinned != pinned) return false;
     dgsim_block &b = *found;
     dgsim_open_device(true);
-    check_margin(b);
+    check_margin(b, page_bytes);
     dgsim_open_device(false);
     b.live = false;
     dgsim_log_release(&b);
