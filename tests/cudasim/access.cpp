@@ -122,6 +122,10 @@ static void log_shared(const char *p, size_t bytes, dgsim_access how, const void
     const event now = {static_cast<uint16_t>(me.number + 1), how == DGSIM_ATOMIC, dgsim_phase,
                        clock_of(me)[me.number % 32], code};
     each_cell(p, bytes, [&](cell &c, const char *at) {
+        const event &last = c.read[0]; /* reading again what nobody could rightly have written since */
+        if (how == DGSIM_READ && last.thread == now.thread && last.phase == now.phase &&
+            last.clock == now.clock)
+            return;
         if (how != DGSIM_WRITE && c.write.thread == 0) {
             dgsim_region r = {};
             dgsim_find_shared(at, &r);
@@ -143,7 +147,8 @@ static void log_shared(const char *p, size_t bytes, dgsim_access how, const void
 
 void dgsim_log_pending(const void *p, size_t bytes) {
     if (!logging || !dgsim_in_shared(static_cast<const char *>(p))) return;
-    each_cell(static_cast<const char *>(p), bytes, [](cell &c, const char *) { c.write.thread = 0; });
+    each_cell(static_cast<const char *>(p), bytes,
+              [](cell &c, const char *) { c.write.thread = c.read[0].thread = 0; });
 }
 
 /* --- global memory: what another block, or another warp of this one before the next barrier, must not see
