@@ -107,6 +107,7 @@ DG_DEV void find_bucket(desk &t, u64 limit) {
     const unsigned reached = __ballot_sync(0xffffffffu, above + own >= limit && own > 0),
                    filled = __ballot_sync(0xffffffffu, own > 0);
     const int chosen = reached ? __ffs(static_cast<int>(reached)) - 1 : filled ? 31 - __clz(static_cast<int>(filled)) : 0;
+    __syncwarp(); /* all have read what the chosen one is about to write */
     if (lane != chosen) return;
     int last = -1;
     u64 before = above;
