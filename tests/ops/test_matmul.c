@@ -433,10 +433,10 @@ int main(void) {
         cmocka_unit_test(test_packed_reference),
         cmocka_unit_test(test_packed_extremes),
         cmocka_unit_test(test_packed_rows_alone),
-        cmocka_unit_test(test_packed_threads),
         cmocka_unit_test(test_odd_activations),
     };
-    const struct CMUnitTest layout[] = { /* what the CPU's packing alone does */
+    const struct CMUnitTest layout[] = { /* the CPU's own: how it packs, and its threads */
+        cmocka_unit_test(test_packed_threads),
         cmocka_unit_test(test_pack_as_q8),
         cmocka_unit_test(test_not_packed),
     };
