@@ -4,6 +4,8 @@ PREFIX ?= /usr/local
 GOLDEN ?= ../shared/golden
 DEBUG  ?=
 SAN    ?=
+CUDA   ?= 0
+SMS    ?= 80 90
 
 CC       ?= cc
 AR       ?= ar
@@ -35,11 +37,28 @@ OPS_SRC  := $(addprefix bench/,bench_ops.c ops.c steps.c measure.c peaks.c)
 BENCH_SRC:= $(filter-out $(OPS_SRC),$(wildcard bench/*.c)) bench/measure.c bench/peaks.c
 BENCH_PART := $(addprefix bench/,stats.c prompts.c sample.c arms.c summary.c) # what its unit test links
 
+# CUDA=1 makes library and program with the CUDA backend, in $(BUILD)/cuda; auto: where nvcc is.
+NVCC     ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+WITH_CUDA:= $(if $(filter 1,$(CUDA)),1,$(if $(filter auto,$(CUDA)),$(if $(NVCC),1)))
+OUT      := $(BUILD)$(if $(WITH_CUDA),/cuda)
+CUDA_SRC := $(wildcard kernels/cuda/*.cu)
+NEWEST   := $(lastword $(SMS))
+# Code for every SM named, and PTX of the newest for what comes after.
+NVCCFLAGS:= -std=c++17 -O3 -I. -fmad=false -DDG_CUDA -Werror all-warnings $(foreach s,$(SMS),-gencode arch=compute_$s,code=sm_$s) \
+            -gencode arch=compute_$(NEWEST),code=compute_$(NEWEST) \
+            -Xcompiler -fPIC,-fvisibility=hidden,-pthread,-Wall,-Wextra,-Wno-missing-field-initializers,-Werror
+CUDA_LIB := $(if $(NVCC),-L$(dir $(NVCC))../lib64 -lcudart_static -lstdc++ -ldl -lrt)
+
 # The library is built twice: as shipped, and with DG_TEST (asserts on, allocation hooks, DG_ISA).
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/rel/%.o)
+CUDA_OBJ := $(CUDA_SRC:%.cu=$(BUILD)/cuda/%.o)
+CLIB_OBJ := $(filter-out %/backend.o,$(LIB_OBJ)) $(BUILD)/cuda/kernels/backend.o $(CUDA_OBJ)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/rel/%.o)
 TLIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/test/%.o)
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/test/%)
+# Tests that run on a device too: tests/x on the CPU, sim/tests/x on the simulated device (tests/cudasim/cudasim.mk).
+DEVICE_SRC := $(filter %/test_attention.c %/test_elementwise.c %/test_matmul.c %/test_select.c %/test_succ.c %/golden/test_target.c \
+	%/golden/test_dflash.c %/golden/test_eagle3.c %/test_lossless.c,$(TEST_SRC))
 
 # One file per instruction set, compiled with its own flags and chosen at run time. GCC 11 and clang 12 know them all.
 ifeq ($(ARCH),x86_64)
@@ -52,12 +71,14 @@ endif
 # Inlining alone makes them large; -O2 compiles them in half the time and runs as fast.
 isa = $(if $(findstring kernels/cpu/isa_,$1),-O2) $(foreach i,avx2 avxvnni avx512 amx amx_model,$(if $(findstring isa_$i.,$1),$(ISA_$i)))
 
-.PHONY: all lib cli deps model demo test golden portable bench bench-full bench-ops fuzz asan ubsan tsan oom lint format layers train-deps train-smoke install uninstall clean help found
+.PHONY: all lib cli deps model demo test test-cudasim golden portable bench bench-full bench-ops fuzz asan ubsan tsan oom lint format layers train-deps train-smoke install uninstall clean help found
 .DEFAULT_GOAL := all
 
+include tests/cudasim/cudasim.mk
+
 all: lib cli ## library and program
-lib: $(BUILD)/libdgraft.a $(BUILD)/libdgraft.so
-cli: $(BUILD)/dgraft
+lib: $(OUT)/libdgraft.a $(OUT)/libdgraft.so
+cli: $(OUT)/dgraft
 
 help: ## this list
 	@grep -hE '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -85,18 +106,36 @@ $(BUILD)/test/%.o: %.c Makefile
 	$(call say,CC ,$@)
 	$(Q)$(CC) $(BASE) $(CFLAGS) $(TESTDEF) $(call isa,$<) -c $< -o $@
 
+# The same with the CUDA backend. Of the C files, only the list of backends differs.
+$(BUILD)/cuda/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC ,$@)
+	$(Q)$(CC) $(BASE) $(CFLAGS) -DNDEBUG -DDG_CUDA -c $< -o $@
+
+$(BUILD)/cuda/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(call say,NVCC,$@)
+	$(if $(NVCC),,$(error CUDA=1 needs nvcc: install the CUDA toolkit, or name it with NVCC=))
+	$(Q)$(NVCC) $(NVCCFLAGS) -Xptxas -v -MD -MF $(@:.o=.d) -MT $@ -c $< -o $@ >$(@:.o=.usage) 2>&1 || { cat $(@:.o=.usage); exit 1; }
+
 $(BUILD)/libdgraft.a: $(LIB_OBJ)
+$(BUILD)/cuda/libdgraft.a: $(CLIB_OBJ)
+$(BUILD)/libdgraft.a $(BUILD)/cuda/libdgraft.a:
 	@rm -f $@
 	$(call say,AR ,$@)
 	$(Q)$(AR) rcs $@ $^
 
 $(BUILD)/libdgraft.so: $(LIB_OBJ)
+$(BUILD)/cuda/libdgraft.so: $(CLIB_OBJ)
+$(BUILD)/libdgraft.so $(BUILD)/cuda/libdgraft.so:
 	$(call say,LD ,$@)
-	$(Q)$(CC) -shared -Wl,-soname,libdgraft.so.0 $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -o $@
+	$(Q)$(CC) -shared -Wl,-soname,libdgraft.so.0 -Wl,--exclude-libs,ALL $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) $(if $(findstring /cuda/,$@),$(CUDA_LIB)) -o $@
 
 $(BUILD)/dgraft: $(CLI_OBJ) $(BUILD)/libdgraft.a
+$(BUILD)/cuda/dgraft: $(CLI_OBJ) $(BUILD)/cuda/libdgraft.a
+$(BUILD)/dgraft $(BUILD)/cuda/dgraft:
 	$(call say,LD ,$@)
-	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) $(if $(EDIT_OK),-ledit) -o $@
+	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) $(if $(findstring /cuda/,$@),$(CUDA_LIB)) $(if $(EDIT_OK),-ledit) -o $@
 
 $(BUILD)/libdgraft-test.a: $(TLIB_OBJ)
 	@rm -f $@
@@ -143,8 +182,26 @@ test: deps ## every test; ends with `N passed, N failed, N skipped`
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) test-run
 
 .PHONY: test-run
-test-run: $(TEST_BIN) all $(BUILD)/bench/dgraft-bench
-	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh $(TEST_BIN)
+test-run: $(TEST_BIN) all $(BUILD)/bench/dgraft-bench $(SIM_BIN) $(SIM_NVCC) $(if $(NVCC),$(BUILD)/cuda/libdgraft.so $(BUILD)/cuda/dgraft)
+	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh $(TEST_BIN) $(SIM_BIN)
+
+# The tests of the CUDA backend on a device.
+CUDA_BIN := $(DEVICE_SRC:%.c=$(BUILD)/cuda-test/%)
+
+$(BUILD)/cuda-test/libdgraft-test.a: $(filter-out %/kernels/backend.o,$(TLIB_OBJ)) $(BUILD)/sim/kernels/backend.o $(CUDA_OBJ)
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(call say,AR ,$@)
+	$(Q)$(AR) rcs $@ $^
+
+$(CUDA_BIN): $(BUILD)/cuda-test/%: $(BUILD)/test/%.o $(SIM_TLIB) $(BUILD)/cuda-test/libdgraft-test.a
+	@mkdir -p $(@D)
+	$(call say,LD ,$@)
+	$(Q)$(CC) $^ $(LIBS) -lcmocka $(CUDA_LIB) -o $@
+
+.PHONY: test-cuda
+test-cuda: $(CUDA_BIN) ## the CUDA backend's tests on an NVIDIA GPU
+	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh --bin-only $(CUDA_BIN)
 
 golden: $(filter $(BUILD)/test/tests/golden/%,$(TEST_BIN)) ## the golden tests alone; GOLDEN=DIR for another set
 	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh --bin-only $^

@@ -103,6 +103,7 @@ static void gather(dg_draft_vocab *v, const dg_mat *rows, dg_backend *be, dg_are
 }
 
 void dg_draft_vocab_layout(dg_draft_vocab *v, const dg_net *net, const dg_model *target, bool q8, dg_arena *dev) {
+    v->embed = net->weights.embed.data ? net->weights.embed : target->net.weights.embed; /* where they lie now */
     if (v->gathers)
         gather(v, &target->net.weights.head_rows, target->be, dev);
     else

@@ -11,12 +11,18 @@
 
 #include "kernels/quant.h"
 
-static const dg_backend_driver *const drivers[] = {&dg_cpu_driver};
+static const dg_backend_driver *const drivers[] = {
+    &dg_cpu_driver,
+#ifdef DG_CUDA
+    &dg_cuda_driver,
+#endif
+};
 
 typedef struct opened {
     dg_backend be; /* first: a dg_backend pointer is a pointer to this */
     const dg_backend_driver *driver;
     void (*free)(void *);
+    dg_ops checked; /* where asserts are on */
 } opened;
 
 enum { HEAD = (sizeof(opened) + 63) / 64 * 64 };
@@ -202,7 +208,7 @@ static void check_rows_gather(dg_backend *be, dg_mat dst, dg_mat src, const int3
 
 static void check_top_k(dg_backend *be, int32_t *id, float *logp, dg_mat logits, int32_t k) {
     assert(is_f32(logits, logits.rows, logits.cols));
-    assert(k > 0 && k <= logits.cols);
+    assert(k > 0 && k <= logits.cols && k <= DG_TOP_K_MAX);
     inner(be)->top_k(be, id, logp, logits, k);
 }
 
@@ -259,20 +265,44 @@ static const dg_ops checked = {
     .succ_expand = check_succ_expand,
 };
 
-static const dg_ops *table_of(const dg_backend_driver *driver) {
-    (void)driver;
-    return &checked;
+static const dg_ops *table_of(opened *o) {
+    o->checked = checked;
+    o->checked.host_memory = o->driver->ops->host_memory;
+    return &o->checked;
 }
 #else
-static const dg_ops *table_of(const dg_backend_driver *driver) { return driver->ops; }
+static const dg_ops *table_of(opened *o) { return o->driver->ops; }
 #endif
 
 /* ---- open and close ---- */
 
-static const dg_backend_driver *find(const char *name) {
-    for (size_t i = 0; i < sizeof drivers / sizeof *drivers; i++)
-        if (strcmp(drivers[i]->name, name) == 0) return drivers[i];
+/* The driver of "name" or "name:N", and N. */
+static const dg_backend_driver *find(const char *name, int32_t *device) {
+    const size_t len = strcspn(name, ":");
+    *device = 0;
+    for (size_t i = 0; i < sizeof drivers / sizeof *drivers; i++) {
+        const dg_backend_driver *d = drivers[i];
+        if (strlen(d->name) != len || strncmp(d->name, name, len) != 0) continue;
+        if (!name[len]) return d;
+        char *end;
+        const long n = strtol(name + len + 1, &end, 10);
+        if (!d->has_devices || *end || end == name + len + 1 || n < 0 || n > 1023) return NULL;
+        *device = (int32_t)n;
+        return d;
+    }
     return NULL;
+}
+
+const char *dg_backend_list(void) {
+    return "cpu (portable"
+#ifdef __x86_64__
+           ", avx2, avxvnni, avx512, amx"
+#endif
+           ")"
+#ifdef DG_CUDA
+           ", cuda"
+#endif
+        ;
 }
 
 static void *c_alloc(size_t bytes) {
@@ -280,25 +310,29 @@ static void *c_alloc(size_t bytes) {
 }
 
 size_t dg_backend_bytes(const char *name, const dg_backend_options *opt) {
-    const dg_backend_driver *driver = find(name);
+    int32_t device;
+    const dg_backend_driver *driver = find(name, &device);
     if (!driver) return 0;
     const size_t bytes = driver->bytes(opt);
     return bytes > SIZE_MAX - HEAD ? SIZE_MAX : bytes + HEAD;
 }
 
 dg_backend *dg_backend_open(const char *name, const dg_backend_options *opt, const char **why) {
-    const char *reason = "no such backend";
+    const char *reason = "no such device; known are cpu, cuda and cuda:N";
+#ifndef DG_CUDA
+    if (strncmp(name, "cuda", 4) == 0) reason = "this build has no CUDA backend (make CUDA=1 has)";
+#endif
     opened *o = NULL;
-    const dg_backend_driver *driver = find(name);
-    if (!driver) goto out;
-
     dg_backend_options set = *opt;
+    const dg_backend_driver *driver = find(name, &set.device);
+    if (!driver) goto out;
     assert(!set.alloc == !set.free);
     if (!set.alloc) set.alloc = c_alloc, set.free = free;
     reason = "not enough memory for the backend";
     o = set.alloc(dg_backend_bytes(name, &set));
     if (!o) goto out;
-    *o = (opened){.be.ops = table_of(driver), .driver = driver, .free = set.free};
+    *o = (opened){.driver = driver, .free = set.free};
+    o->be.ops = table_of(o);
     o->be.ctx = driver->open((char *)o + HEAD, &set, &reason);
     if (!o->be.ctx) {
         set.free(o);

@@ -7,13 +7,14 @@
 
 typedef struct dg_backend_driver {
     const char *name;
+    bool has_devices; /* "name:N" opens the N-th */
     const dg_ops *ops;
 
     /* Bytes of the block that open() lays its state into; SIZE_MAX if that overflows. */
     size_t (*bytes)(const dg_backend_options *opt);
 
     /* Builds the state in mem (64-byte aligned, bytes() long) and returns it as ops' be->ctx; NULL with
-     * *why (static string) when a resource other than memory is missing. opt->alloc and opt->free are set.
+     * *why (static or thread-local) when a resource other than memory is missing. opt->alloc and opt->free are set.
      * Nothing of the block is in use after a failure. */
     void *(*open)(void *mem, const dg_backend_options *opt, const char **why);
     void (*close)(void *ctx); /* the block itself is freed by the caller */
@@ -21,6 +22,6 @@ typedef struct dg_backend_driver {
     const char *(*describe)(const void *ctx);
 } dg_backend_driver;
 
-extern const dg_backend_driver dg_cpu_driver;
+extern const dg_backend_driver dg_cpu_driver, dg_cuda_driver;
 
 #endif

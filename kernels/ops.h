@@ -19,6 +19,7 @@
 #define DG_TREE_MAX   256               /* rows in a window of trial rows: a token tree, a block */
 #define DG_MASK_WORDS (DG_TREE_MAX / 64) /* 64-bit words in one ancestor set */
 #define DG_KV_BLOCK   64                /* caches have a multiple of this many rows */
+#define DG_TOP_K_MAX  1024              /* most candidates of a row that top_k is asked for */
 
 /* What the n new rows of a segment see of the window (every row also sees all committed rows). */
 typedef enum dg_mask {
@@ -73,10 +74,12 @@ typedef struct dg_ops {
     const char *name;
 
     /* --- memory (host pointers for host-side arguments) --- */
+    bool host_memory; /* the backend's memory is the host's: weights may stay where the file is mapped */
     void *(*alloc)(dg_backend *be, size_t bytes); /* 64-byte aligned, NULL when there is none */
     void (*free)(dg_backend *be, void *p);        /* NULL is fine */
-    void (*upload)(dg_backend *be, void *dst, const void *src, size_t bytes);
-    void (*download)(dg_backend *be, void *dst, const void *src, size_t bytes);
+    void (*upload)(dg_backend *be, void *dst, const void *src, size_t bytes);   /* src may change on return */
+    void (*download)(dg_backend *be, void *dst, const void *src, size_t bytes); /* waits: dst is there on return,
+                                                                                   unless an op failed */
     void (*copy2d)(dg_backend *be, dg_mat dst, dg_mat src); /* same shape and dtype, strides may differ */
     void (*zero)(dg_backend *be, dg_mat dst);
     bool (*sync)(dg_backend *be); /* waits; false if an op failed since open (see dg_backend_error) */
@@ -90,9 +93,10 @@ typedef struct dg_ops {
      * pass [n*H, hd] views. */
     void (*rms_norm)(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, float eps);
 
-    /* Rewrites weights once into the layout that matmul streams fastest. `as`: w.dtype, or DG_Q8_0 to quantise a
-     * plain type on the way. pack_bytes: what dst takes, 0 if the backend reads w best as it is (then pack returns
-     * w). dst: 64-byte aligned, in backend memory, as long as the result is used; w is not needed afterwards. */
+    /* Rewrites weights once into the layout that matmul streams fastest. `as`: w.dtype, or DG_Q8_0 for a plain type that
+     * may be quantised on the way. pack_bytes: what dst takes, 0 if the backend reads w best as it is (then pack returns
+     * w). dst: 64-byte aligned, in backend memory, as long as the result is used. w is in host or backend memory, and not
+     * needed afterwards. */
     size_t (*pack_bytes)(dg_backend *be, dg_mat w, dg_dtype as);
     dg_mat (*pack)(dg_backend *be, void *dst, dg_mat w, dg_dtype as);
 
@@ -174,6 +178,7 @@ typedef struct dg_backend_options {
     const char *isa;          /* NULL: best; else "portable", "avx2", "avxvnni", "avx512", "amx" (for tests and `info`) */
     int32_t max_vocab;        /* longest row that sample and top_k will see (sizes scratch) */
     int32_t max_cols;         /* most columns that packed weights will have (sizes scratch) */
+    int32_t device;           /* which of several; dg_backend_open sets it from the name */
     dg_precision precision;
     void *(*alloc)(size_t);   /* host allocation for everything the backend owns, 64-byte aligned; */
     void (*free)(void *);     /* both NULL: the C library's */
@@ -190,8 +195,9 @@ static inline void dg_matmul(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, dg_
     be->ops->matmul(be, x, &p, 1, add);
 }
 
-/* Opens "cpu". NULL if there is no such backend, memory or thread to be had; *why then says which (a
- * static string). Close with dg_backend_close (NULL is fine). */
+/* Opens "cpu", or in builds with CUDA "cuda" or "cuda:N". NULL if there is no such backend, device, memory or thread to be
+ * had; *why then says which, and what to do (valid until the thread's next call). Close with dg_backend_close (NULL is
+ * fine). */
 dg_backend *dg_backend_open(const char *name, const dg_backend_options *opt, const char **why);
 void dg_backend_close(dg_backend *be);
 
@@ -200,6 +206,9 @@ const char *dg_backend_error(const dg_backend *be);
 
 /* What was chosen, e.g. "cpu, avx512, 2 threads"; valid until close. */
 const char *dg_backend_describe(const dg_backend *be);
+
+/* What this build can open, "cpu (portable, avx2), cuda". */
+const char *dg_backend_list(void);
 
 /* Bytes of host memory that dg_backend_open takes with these options (for the memory plan). */
 size_t dg_backend_bytes(const char *name, const dg_backend_options *opt);

@@ -55,7 +55,7 @@ typedef struct cli_options {
     unsigned command; /* one of the bits above */
     bool help;
     /* model */
-    const char *model, *chat_template, *compute, *kv;
+    const char *model, *chat_template, *compute, *kv, *device;
     int64_t threads;
     /* prompt */
     const char *prompt, *file, *prompts, *system, *ids;

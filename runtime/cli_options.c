@@ -120,6 +120,8 @@ static const option table[] = {
     {"-b, --batch-size", "N", SESSION, WHOLE, AT(batch), 1, 65536, "rows of one forward pass (default 256)"},
     {"--compute", "NAME", SESSION | CLI_CALIBRATE, TEXT, AT(compute), 0, 0,
      "activations by quantised weights: default (14 bits), f32, or int8 (fastest, changes texts)"},
+    {"--device", "NAME", MODEL, TEXT, AT(device), 0, 0,
+     "where to compute: cpu (default), cuda, cuda:N, or auto: a GPU if there is one, else the CPU"},
     {"--kv", "TYPE", SESSION, TEXT, AT(kv), 0, 0,
      "keys and values kept as f16 (default) or f32 (default with --compute f32)"},
 
@@ -151,7 +153,7 @@ typedef struct refusal {
 #define PENALTY "penalties look back at the text, which differs on every branch of a draft tree"
 #define GRAMMAR "the output cannot be held to a grammar"
 #define SAMPLER "the samplers are temperature, top-k, top-p and min-p"
-#define DEVICE  "this build computes on the CPU; use -t for its threads"
+#define DEVICE  "one device computes everything; choose it with --device"
 #define ADAPTER "adapters are not applied; merge them into the weights first"
 #define CACHE   "keys and values have one type, chosen with --kv"
 #define ROPE    "rope settings come from the model's file"
@@ -167,7 +169,7 @@ static const refusal refused[] = {
     {"--mirostat* --typical --typical-p --xtc-* --dynatemp* --top-nsigma --top-n-sigma --adaptive-*",
      SAMPLER},
     {"--samplers --sampling-seq --sampler-seq", "the order is fixed: temperature, top-k, top-p, min-p"},
-    {"-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg --main-gpu -dev --device",
+    {"-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg --main-gpu -dev",
      DEVICE},
     {"-ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe -fa --flash-attn --numa", DEVICE},
     {"--lora* --control-vector*", ADAPTER},

@@ -48,6 +48,7 @@ int cli_open(const cli_options *o, dg_model **model) {
         .log_ud = (void *)&o->verbose,
         .progress = on_progress,
         .chat_template = o->chat_template,
+        .device = o->device,
     };
     cli_progress("opening %s ...", o->model);
     const dg_status st = dg_model_open(o->model, &options, model);

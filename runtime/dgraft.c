@@ -1,4 +1,6 @@
 /* The public functions that are not a session's or a model's own: version, tokens, chat, model facts. */
+#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/target.h"
@@ -10,12 +12,16 @@ const char *dg_version(void) {
     return STRING(DG_VERSION_MAJOR) "." STRING(DG_VERSION_MINOR) "." STRING(DG_VERSION_PATCH);
 }
 
+static char build_info[160];
+
+static void write_build_info(void) {
+    snprintf(build_info, sizeof build_info, "backends %s; jansson " JANSSON_VERSION ", PCRE2, utf8proc", dg_backend_list());
+}
+
 const char *dg_build_info(void) {
-    return "cpu backend (portable"
-#ifdef __x86_64__
-           ", avx2, avxvnni, avx512, amx"
-#endif
-           "), jansson " JANSSON_VERSION ", PCRE2, utf8proc";
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, write_build_info);
+    return build_info;
 }
 
 void dg_free(void *p) { dg_mem_free(p); }

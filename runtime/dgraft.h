@@ -76,6 +76,9 @@ typedef struct dg_model_options {
     void (*progress)(void *ud, const char *path, double done);
     void *progress_ud;
     const char *chat_template; /* family name (see dg_chat_template_names); NULL: by the file's markers */
+    /* NULL or "cpu"; "cuda" or "cuda:N", in builds with CUDA; "auto": a GPU where one can be used, else the CPU, which the
+     * log is told at DG_LOG_WARN. Fails with DG_ERR_DEVICE and the reason. */
+    const char *device;
 } dg_model_options;
 
 typedef struct dg_model_info {

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/quant.h"
+
 dg_status dg_backend_check(dg_backend *be) {
     DG_CHECK(be->ops->sync(be), DG_ERR_DEVICE, "%s: %s", dg_backend_describe(be), dg_backend_error(be));
     return DG_OK;
@@ -49,64 +51,77 @@ dg_status dg_net_open(dg_backend *be, const char *path, dg_net *out) {
     return DG_OK;
 }
 
-/* ---- packed weights --------------------------------------------------------------------------- */
+/* ---- weights in the backend's memory ---------------------------------------------------------- */
 
-/* Calls fn for each matrix that only matmul reads, until it has gone through all. */
-static void each_matrix(dg_net *net, void (*fn)(void *arg, dg_mat *m), void *arg) {
+/* Calls fn for each tensor of the network, until it has gone through all. only_matmul: nothing but matmul reads it. */
+static void each_tensor(dg_net *net, void (*fn)(void *arg, dg_mat *m, bool only_matmul), void *arg) {
     size_t n;
     const dg_bind_row *row = dg_bind_table(&n);
     for (size_t r = 0; r < n; r++) {
-        if (row[r].rows == DG_DIM_ONE || (!row[r].is_layer && row[r].offset == offsetof(dg_weights, embed))) continue;
+        const bool embed = !row[r].is_layer && row[r].offset == offsetof(dg_weights, embed);
         for (int32_t l = 0; l < (row[r].is_layer ? net->config.n_layer : 1); l++) {
             void *base = row[r].is_layer ? (void *)&net->weights.layer[l] : (void *)&net->weights;
             dg_mat *m = (dg_mat *)(void *)((char *)base + row[r].offset);
-            if ((row[r].nets & dg_bind_net(&net->config)) && m->data) fn(arg, m);
+            if ((row[r].nets & dg_bind_net(&net->config)) && m->data) fn(arg, m, row[r].rows != DG_DIM_ONE && !embed);
         }
     }
 }
 
-typedef struct pack_walk {
+typedef struct lay_walk {
     dg_backend *be;
     dg_net *net;
     dg_arena *dev;
     bool q8;
+    const void *embed; /* where the embedding lies in the file */
     dg_progress progress;
-    uint64_t packed, all; /* bytes in the file: of matrices packed so far, of all that will be */
-} pack_walk;
+    uint64_t laid, all; /* bytes in the file: of tensors that moved so far, of all that will */
+} lay_walk;
 
-static dg_dtype packed_type(const pack_walk *w, const dg_mat *m) {
+static size_t file_bytes(const dg_mat *m) { return dg_dtype_bytes(m->dtype, (size_t)m->rows * (size_t)m->cols); }
+
+/* What a tensor becomes, and how many bytes that takes; 0: it stays where it is. */
+static dg_dtype laid_type(const lay_walk *w, const dg_mat *m) {
     const bool plain = dg_dtype_get(m->dtype)->block_len == 1;
     return w->q8 && plain && m->cols % 32 == 0 ? DG_Q8_0 : m->dtype;
 }
 
-static size_t file_bytes(const dg_mat *m) { return dg_dtype_bytes(m->dtype, (size_t)m->rows * (size_t)m->cols); }
-
-static void count_one(void *arg, dg_mat *m) {
-    pack_walk *w = arg;
-    if (w->be->ops->pack_bytes(w->be, *m, packed_type(w, m))) w->all += file_bytes(m);
+static size_t laid_bytes(const lay_walk *w, const dg_mat *m, bool only_matmul) {
+    const size_t packed = only_matmul ? w->be->ops->pack_bytes(w->be, *m, laid_type(w, m)) : 0;
+    if (packed || w->be->ops->host_memory || !dg_dtype_is_weight(m->dtype)) return packed;
+    return m == &w->net->weights.head && m->data == w->embed ? 0 : file_bytes(m); /* a tied head is there already */
 }
 
-static void pack_one(void *arg, dg_mat *m) {
-    pack_walk *w = arg;
-    const dg_dtype as = packed_type(w, m);
-    const size_t bytes = w->be->ops->pack_bytes(w->be, *m, as);
+static void count_one(void *arg, dg_mat *m, bool only_matmul) {
+    lay_walk *w = arg;
+    if (laid_bytes(w, m, only_matmul)) w->all += file_bytes(m);
+}
+
+static void lay_one(void *arg, dg_mat *m, bool only_matmul) {
+    lay_walk *w = arg;
+    const size_t bytes = laid_bytes(w, m, only_matmul);
     if (!bytes) return;
     void *dst = dg_arena_take(w->dev, bytes, 1);
     if (!dst) return;
     const dg_mat source = *m;
-    *m = w->be->ops->pack(w->be, dst, source, as);
-    m->coarse = w->q8;
+    const dg_dtype as = laid_type(w, m);
+    if (only_matmul && w->be->ops->pack_bytes(w->be, source, as)) {
+        *m = w->be->ops->pack(w->be, dst, source, as);
+        m->coarse = w->q8;
+    } else {
+        w->be->ops->upload(w->be, m->data = dst, source.data, bytes);
+    }
     dg_file_forget(source.data, file_bytes(&source));
-    w->packed += file_bytes(&source);
-    if (w->progress.fn) w->progress.fn(w->progress.ud, w->net->file->path, (double)w->packed / (double)w->all);
+    w->laid += file_bytes(&source);
+    if (w->progress.fn) w->progress.fn(w->progress.ud, w->net->file->path, (double)w->laid / (double)w->all);
 }
 
 void dg_net_layout(dg_backend *be, dg_net *net, bool q8, dg_arena *dev, dg_progress progress) {
-    pack_walk count = {.be = be, .q8 = q8};
-    each_matrix(net, count_one, &count);
-    net->mapped = net->file->mapped - count.all;
-    pack_walk w = {.be = be, .net = net, .dev = dev, .q8 = q8, .progress = progress, .all = count.all};
-    each_matrix(net, pack_one, &w);
+    dg_weights *weights = &net->weights;
+    lay_walk w = {.be = be, .net = net, .dev = dev, .q8 = q8, .embed = weights->embed.data, .progress = progress};
+    each_tensor(net, count_one, &w);
+    net->mapped = net->file->mapped - w.all;
+    each_tensor(net, lay_one, &w);
+    if (weights->head.data == w.embed) weights->head = weights->embed; /* of a tied head that stayed */
 }
 
 /* ---- the forward pass ------------------------------------------------------------------------- */
@@ -190,10 +205,16 @@ static dg_status open_backend(dg_model *m, const dg_config *c) {
                                     .max_vocab = c->vocab_size,
                                     .alloc = dg_mem_alloc,
                                     .free = dg_mem_free};
-    const char *why = "";
-    m->be = dg_backend_open("cpu", &opt, &why);
-    DG_CHECK(m->be, DG_ERR_DEVICE, "cannot open the CPU backend: %s", why);
-    m->backend_bytes = dg_backend_bytes("cpu", &opt);
+    const char *device = m->options.device ? m->options.device : "cpu", *why = "";
+    const bool choose = strcmp(device, "auto") == 0;
+    if (choose) device = "cuda";
+    m->be = dg_backend_open(device, &opt, &why);
+    if (!m->be && choose) {
+        dg_model_log(m, DG_LOG_WARN, "computing on the CPU: %s: %s", device, why);
+        m->be = dg_backend_open(device = "cpu", &opt, &why);
+    }
+    DG_CHECK(m->be, DG_ERR_DEVICE, "cannot open device \"%s\": %s", device, why);
+    m->backend_bytes = dg_backend_bytes(device, &opt);
     return DG_OK;
 }
 
@@ -245,7 +266,8 @@ static dg_status pack_weights(dg_model *m) {
     m->packed_bytes = dev.used;
     if (!dev.used) return DG_OK;
     m->packed = m->be->ops->alloc(m->be, dev.used);
-    DG_CHECK(m->packed, DG_ERR_MEMORY, "%s: no memory for %zu bytes of weights", m->net.file->path, dev.used);
+    DG_CHECK(m->packed, DG_ERR_MEMORY, "%s: no memory for %zu MiB of weights (%s)", m->net.file->path, dev.used >> 20,
+             dg_backend_describe(m->be));
     dev = (dg_arena){m->packed, 0, dev.used};
     dg_net_layout(m->be, &m->net, false, &dev, progress);
     return DG_OK;

@@ -7,14 +7,14 @@
 #include "runtime/layer.h"
 #include "runtime/tokenizer.h"
 
-/* A network with its file: weights point into the mapping, or to where dg_net_layout packed them. */
+/* A network with its file: weights point into the mapping, or to where dg_net_layout put them. */
 typedef struct dg_net {
     dg_file *file;
     dg_config config;
     dg_weights weights;
     float *inv_freq;  /* device [hd/2] */
     float rope_scale; /* on cos and sin */
-    uint64_t mapped;  /* bytes of the mapping that are read beside packed weights; final after dg_net_layout */
+    uint64_t mapped;  /* bytes of the mapping that are still read there; final after dg_net_layout */
 } dg_net;
 
 /* Opens path, reads the configuration, binds the weights. Close with dg_net_close (fine on a zeroed one). */
@@ -26,10 +26,10 @@ typedef struct dg_progress {
     void *ud;
 } dg_progress;
 
-/* Carves room for the packed weights of the network out of dev; on the second pass (see dg_arena) also packs them
- * and lets their pages of the mapping go. q8: f32, f16 and bf16 matrices become Q8_0, and
- * all take their activations with 8 bits: for networks that propose. The arena's memory must outlive the network's
- * use. */
+/* Carves room for the weights of the network out of dev: the packed ones, and where the backend has memory of its own all
+ * others. On the second pass (see dg_arena) also packs and uploads them, and lets their pages of the mapping go. q8: f32,
+ * f16 and bf16 matrices become Q8_0 where they are packed, and all packed ones take their activations with 8 bits: for
+ * networks that propose. The arena's memory must outlive the network's use. */
 void dg_net_layout(dg_backend *be, dg_net *net, bool q8, dg_arena *dev, dg_progress progress);
 void dg_net_close(dg_backend *be, dg_net *net);
 
@@ -41,7 +41,7 @@ struct dg_model {
     dg_model_options options;
     char *weight_types;
     uint64_t parameters;
-    void *packed; /* the packed weights */
+    void *packed; /* the weights that dg_net_layout moved */
     size_t packed_bytes, backend_bytes;
 };
 

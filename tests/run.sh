@@ -25,7 +25,14 @@ run() { # name command...
     if [ "$bad" -gt 0 ]; then grep -vE '^\[ (RUN     |      OK) ' "$log" | tail -60; echo "(exit status $rc)"; fi
     sed -n 's/^SKIP: /     skipped: /p' "$log" | sort -u
 }
-for b in "$@"; do run "${b##*/}" "$b"; done
+for b in "$@"; do
+    case $b in
+    */sim/*) run "${b##*/}, simulated" "$b" ;;
+    */sim-log/*) run "${b##*/}, simulated, checked" "$b" ;;
+    */cuda-test/*) run "${b##*/}, device" "$b" ;;
+    *) run "${b##*/}" "$b" ;;
+    esac
+done
 if [ "$bin_only" = 0 ]; then
     for t in tests/*.t.sh tests/*/*.t.sh; do [ -f "$t" ] && run "${t##*/}" sh "$t"; done
 fi

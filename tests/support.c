@@ -6,6 +6,22 @@
 
 #include "runtime/kv.h"
 
+#ifndef DG_TEST_DEVICE
+#define DG_TEST_DEVICE NULL
+#endif
+
+const char *test_device(void) { return DG_TEST_DEVICE; }
+
+bool device_missing(void) {
+    if (!test_device()) return false;
+    const dg_backend_options opt = {.max_vocab = 1, .max_cols = 32};
+    const char *why = "";
+    dg_backend *be = dg_backend_open(test_device(), &opt, &why);
+    if (!be) printf("SKIP: %s: %s\n", test_device(), why);
+    dg_backend_close(be);
+    return !be;
+}
+
 void check_ok_at(dg_status st, const char *expr, const char *file, int line) {
     if (st == DG_OK) return;
     print_error("%s: %s: %s\n", expr, dg_status_name(st), dg_error_message());
@@ -123,11 +139,25 @@ const char *test_tmpdir(void) {
     return dir;
 }
 
+const float *host_rows(struct dg_backend *be, dg_mat m) {
+    static float *ring[4];
+    static unsigned next;
+    assert_int_equal(m.dtype, DG_F32);
+    const size_t row = (size_t)m.cols * sizeof(float);
+    float **copy = &ring[next++ % 4];
+    *copy = realloc(*copy, (size_t)m.rows * row + 1);
+    for (int32_t r = 0; r < m.rows; r++)
+        be->ops->download(be, *copy + (size_t)r * (size_t)m.cols, dg_mat_row(&m, r), row);
+    return *copy;
+}
+
 float *kv_rows(struct dg_backend *be, const struct dg_kv *kv, int32_t layer, bool values) {
-    const size_t bytes = sizeof(float) * (size_t)kv->len * (size_t)kv->width;
-    float *k = malloc(bytes + 1), *v = malloc(bytes + 1);
-    be->ops->kv_get(be, dg_mat_make(k, DG_F32, kv->len, kv->width), dg_mat_make(v, DG_F32, kv->len, kv->width), kv->k[layer],
-                    kv->v[layer], 0, kv->head_dim);
-    free(values ? k : v);
-    return values ? v : k;
+    const size_t cells = (size_t)kv->len * (size_t)kv->width;
+    float *dev = be->ops->alloc(be, 2 * cells * sizeof *dev + 1), *rows = malloc(cells * sizeof *rows + 1);
+    assert_true(dev && rows);
+    be->ops->kv_get(be, dg_mat_make(dev, DG_F32, kv->len, kv->width), dg_mat_make(dev + cells, DG_F32, kv->len, kv->width),
+                    kv->k[layer], kv->v[layer], 0, kv->head_dim);
+    be->ops->download(be, rows, values ? dev + cells : dev, cells * sizeof *rows);
+    be->ops->free(be, dev);
+    return rows;
 }

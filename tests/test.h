@@ -12,6 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "kernels/tensor.h"
 #include "runtime/file.h"
 #include "runtime/mem.h"
 
@@ -54,9 +55,18 @@ float test_random(uint64_t *state);
 /* A fresh temporary directory (removed by the caller, or left to the system). */
 const char *test_tmpdir(void);
 
+/* The device that this binary tests, for dg_model_options; NULL: the CPU. */
+const char *test_device(void);
+
+/* For the beginning of main: the device that the binary tests is not there. Says why; the binary then counts as skipped. */
+bool device_missing(void);
+
+/* The rows of an f32 matrix one after another in host memory; valid until the next call but three. */
+struct dg_backend;
+const float *host_rows(struct dg_backend *be, dg_mat m);
+
 /* The committed rows of one layer of a key/value cache as f32, K or V: [len, width]; free it. */
 struct dg_kv;
-struct dg_backend;
 float *kv_rows(struct dg_backend *be, const struct dg_kv *kv, int32_t layer, bool values);
 
 #endif

@@ -221,6 +221,7 @@ static bool op_sync(dg_backend *be) {
 
 static const dg_ops ops = {
     .name = "cpu",
+    .host_memory = true,
     .alloc = op_alloc,
     .free = op_free,
     .upload = op_copy,

@@ -6,12 +6,12 @@
 #ifndef DG_CPU_H
 #define DG_CPU_H
 
-#include <float.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "kernels/backend.h"
 #include "kernels/cpu/packed.h"
+#include "kernels/select.h"
 
 /* ---- team.c ---- */
 
@@ -101,18 +101,6 @@ typedef struct dg_attn_args {
                                                 e^(score - max), weighted sum of values */
     const dg_attn_scratch *s;
 } dg_attn_args;
-
-/* How a row of logits x is scaled and cut: z = (min(x, FLT_MAX) - max) * inv_t, which is 0 for the best and
- * as exact as the logits are; what has z < threshold is out. */
-typedef struct dg_scale {
-    float max, inv_t, threshold;
-} dg_scale;
-
-/* z. +inf counts as the largest number, so that no difference is NaN. */
-static inline float dg_scale_logit(float x, dg_scale s) {
-    const float finite = x > FLT_MAX ? FLT_MAX : x;
-    return (finite - s.max) * s.inv_t;
-}
 
 enum {
     DG_PANEL_OUTS = 8,  /* weight rows that are decoded together */

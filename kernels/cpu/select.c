@@ -4,9 +4,7 @@
  * z is a logit over the temperature, less the best one (dg_scale). Vectorised passes are in loops_select.h;
  * what is here touches the few groups that can matter. */
 #include <assert.h>
-#include <float.h>
 #include <math.h>
-#include <string.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/gumbel.h"
@@ -14,21 +12,6 @@
 enum { FIRST_RANK = 256 }; /* first guess of how many tokens carry top_p's mass */
 
 static int32_t group_count(int32_t n) { return (n + DG_CHUNK - 1) / DG_CHUNK * DG_LANES; }
-
-/* Unsigned integers in the order of the floats; both zeros are one. */
-static uint32_t order_key(float x) {
-    uint32_t bits;
-    x += 0.0f;
-    memcpy(&bits, &x, sizeof bits);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-static float order_value(uint32_t key) {
-    const uint32_t bits = key & 0x80000000u ? key & 0x7fffffffu : ~key;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 /* The largest value v such that the elements >= v weigh at least `limit` together (the smallest element if
  * all do not). Element i weighs mass[i], or 1 where mass is NULL. Radix select: a byte of the key a pass. */
@@ -39,7 +22,7 @@ static float cut(const float *z, const float *mass, int32_t n, double limit) {
         double weight[256] = {0};
         int32_t count[256] = {0};
         for (int32_t i = 0; i < n; i++) {
-            const uint32_t key = order_key(z[i]);
+            const uint32_t key = dg_order_key(z[i]);
             if ((key & mask) != prefix) continue;
             weight[key >> shift & 255] += mass ? (double)mass[i] : 1;
             count[key >> shift & 255]++;
@@ -55,7 +38,7 @@ static float cut(const float *z, const float *mass, int32_t n, double limit) {
         prefix |= (uint32_t)last << shift;
         mask |= 255u << shift;
     }
-    return order_value(prefix);
+    return dg_order_value(prefix);
 }
 
 /* Copies the z >= threshold of a row to dst (in no useful order), skipping groups without one. */
@@ -90,9 +73,7 @@ static float top_k_threshold(const float *x, int32_t n, int32_t k, dg_scale s,
 static float top_p_threshold(const dg_isa *isa, const float *x, int32_t n, float top_p, dg_scale s,
                              const dg_cpu_scratch *scratch) {
     if (top_p <= 0 || top_p >= 1) return s.threshold;
-    /* A token stays while the tokens above it weigh less than top_p. The slack is what rounding top_p to f32
-     * costs, so that a token exactly on the edge is dropped, as "cumulative <= 1 - top_p" says. */
-    const double limit = ((double)top_p - 1e-6) * isa->sum_exp(x, n, s);
+    const double limit = dg_top_p_share(top_p) * isa->sum_exp(x, n, s);
     for (int32_t rank = FIRST_RANK;; rank *= 8) {
         const dg_scale low = rank < group_count(n) ? bounded(scratch->group, n, rank, s) : s;
         const int32_t count = collect(x, n, low, scratch->group, scratch->value);
@@ -104,21 +85,12 @@ static float top_p_threshold(const dg_isa *isa, const float *x, int32_t n, float
     }
 }
 
-/* The smallest z whose e^z, rounded to f32, is not below min_p. */
-static float min_p_threshold(float min_p) {
-    const double exact = log(((double)min_p + (double)nextafterf(min_p, 0)) / 2);
-    const float z = (float)exact;
-    return (double)z < exact ? nextafterf(z, 1) : z;
-}
-
 dg_scale dg_cpu_keep(const dg_isa *isa, const float *logits, int32_t n, float max, const dg_sampling *s,
                      const dg_cpu_scratch *scratch) {
-    dg_scale scale = {
-        .max = max > FLT_MAX ? FLT_MAX : max, .inv_t = 1 / s->temperature, .threshold = -FLT_MAX};
-    if (scale.inv_t > FLT_MAX) scale.inv_t = FLT_MAX;
+    dg_scale scale = dg_scale_of(max, s->temperature);
     scale.threshold = top_k_threshold(logits, n, s->top_k, scale, scratch);
     scale.threshold = top_p_threshold(isa, logits, n, s->top_p, scale, scratch);
-    if (s->min_p > 0) scale.threshold = fmaxf(scale.threshold, min_p_threshold(s->min_p));
+    if (s->min_p > 0) scale.threshold = fmaxf(scale.threshold, dg_min_p_threshold(s->min_p));
     return scale;
 }
 
@@ -163,18 +135,13 @@ static int32_t sample_row(const dg_isa *isa, const float *x, int32_t n, int32_t 
     return gumbel_few(x, n, scale, scratch->group, s->seed, (uint32_t)pos);
 }
 
-/* The scale of a log-softmax: temperature 1, nothing cut. */
-static dg_scale whole_row(float max) {
-    return (dg_scale){.max = max > FLT_MAX ? FLT_MAX : max, .inv_t = 1, .threshold = -FLT_MAX};
-}
-
 /* log-softmax of x is z - log_sum. */
 static float log_sum(const dg_isa *isa, const float *x, int32_t n, float max) {
-    return max > -INFINITY ? (float)log(isa->sum_exp(x, n, whole_row(max))) : 0;
+    return max > -INFINITY ? (float)log(isa->sum_exp(x, n, dg_scale_row(max))) : 0;
 }
 
 static float log_prob(float x, float max, float log_sum_exp) {
-    return x > -INFINITY ? dg_scale_logit(x, whole_row(max)) - log_sum_exp : -INFINITY; /* NaN: -inf */
+    return x > -INFINITY ? dg_scale_logit(x, dg_scale_row(max)) - log_sum_exp : -INFINITY; /* NaN: -inf */
 }
 
 typedef struct select_job {
@@ -211,11 +178,6 @@ void dg_cpu_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, cons
 
 /* ---- top-k ---- */
 
-/* Larger value first, then lower id: as one integer. */
-static uint64_t rank_key(float x, int32_t id) {
-    return (uint64_t)order_key(x) << 32 | (UINT32_MAX - (uint32_t)id);
-}
-
 /* heap[0] is the least of heap[0..n): moves it down to where it belongs. */
 static void sift(uint64_t *heap, int32_t n, int32_t at) {
     const uint64_t key = heap[at];
@@ -234,7 +196,7 @@ static void best_k(const float *x, int32_t n, int32_t k, const float *group, flo
         if (!(group[g] >= low)) continue;
         const int32_t base = g / DG_LANES * DG_CHUNK, end = base + DG_CHUNK < n ? base + DG_CHUNK : n;
         for (int32_t i = base + g % DG_LANES; i < end; i += DG_LANES) {
-            const uint64_t key = rank_key(x[i] > -INFINITY ? x[i] : -INFINITY, i);
+            const uint64_t key = dg_rank_key(x[i], i);
             if (size < k) {
                 heap[size++] = key;
                 for (int32_t at = size == k ? k / 2 - 1 : -1; at >= 0; at--) sift(heap, k, at);
@@ -265,7 +227,7 @@ static void top_k_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk
         best_k(x, n, k, scratch->group, low, scratch->heap);
         const float sum = job->logp ? log_sum(isa, x, n, max) : 0;
         for (int32_t i = 0; i < k; i++) {
-            const int32_t id = (int32_t)(UINT32_MAX - (uint32_t)scratch->heap[i]);
+            const int32_t id = dg_rank_id(scratch->heap[i]);
             if (job->id) job->id[(size_t)r * (size_t)k + (size_t)i] = id;
             if (job->logp) job->logp[(size_t)r * (size_t)k + (size_t)i] = log_prob(x[id], max, sum);
         }

@@ -176,7 +176,7 @@ static void run_grid(const grid *g) {
         for (int seed = 1; seed <= g->n_seed; seed++)
             for (int h = 0; h < g->n_threads; h++) {
                 dg_model *m = NULL;
-                const dg_model_options opt = {.threads = g->threads[h], .compute = g->compute};
+                const dg_model_options opt = {.threads = g->threads[h], .compute = g->compute, .device = test_device()};
                 check_ok(dg_model_open(g->model, &opt, &m));
                 /* the truth: plain, alone, one thread */
                 for (int i = 0; i < most && h == 0; i++) {
@@ -325,7 +325,31 @@ static int report(void **state) {
     return 0;
 }
 
+/* On a device, whose simulator is slow: one budget. Every row count runs the same sums there, too. */
+static void test_device_grid(void **state) {
+    (void)state;
+    grid g = tiny;
+    g.model = dir[1], g.dflash = dir[2], g.eagle3 = dir[3];
+    g.prompt_len = 8, g.n_new = 10;
+    g.n_threads = g.n_batch = g.n_seed = g.n_temperature = 1, g.temperature[0] = 0.7f, g.budget[0] = 7, g.n_budget = 1;
+    run_grid(&g);
+    assert_true(n_accepted > 5);
+}
+
+/* Weights that are packed, which tensor cores multiply. */
+static void test_device_packed(void **state) {
+    (void)state;
+    if (!golden_have("gguf/kquant/llama.Q4_K_M.gguf")) skip();
+    char model[512];
+    snprintf(model, sizeof model, "%s", golden_path("gguf/kquant/llama.Q4_K_M.gguf"));
+    grid g = tiny;
+    g.model = model, g.vocab = 256, g.prompt_len = 8, g.n_new = 8;
+    g.n_threads = g.n_batch = g.n_seed = g.n_temperature = 1, g.budget[0] = 12, g.n_budget = 1;
+    run_grid(&g);
+}
+
 int main(void) {
+    if (device_missing()) return 0;
     const char *tmp = test_tmpdir();
     for (int i = 0; i < FIXTURE_KINDS; i++) {
         snprintf(dir[i], sizeof dir[i], "%s/%d", tmp, i);
@@ -336,5 +360,7 @@ int main(void) {
                                    cmocka_unit_test(test_golden_drafters), cmocka_unit_test(test_golden_heads),
                                    cmocka_unit_test(test_packed_weights), cmocka_unit_test(test_smollm2),
                                    cmocka_unit_test(test_broken_kernel_is_noticed)};
+    const struct CMUnitTest device[] = {cmocka_unit_test(test_device_grid), cmocka_unit_test(test_device_packed)};
+    if (test_device()) return cmocka_run_group_tests_name("lossless", device, NULL, report);
     return cmocka_run_group_tests_name("lossless", t, NULL, report);
 }

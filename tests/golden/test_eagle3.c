@@ -34,7 +34,7 @@ static dg_session *open_session(const setup *u, const char *path, int32_t depth,
 static int32_t number(const json_t *o, const char *key) { return (int32_t)json_integer_value(json_object_get(o, key)); }
 
 static void open_setup(setup *u, const char *path, const char *name, const char *run) {
-    const dg_model_options mopt = {.threads = 2, .compute = DG_COMPUTE_F32};
+    const dg_model_options mopt = {.threads = 2, .compute = DG_COMPUTE_F32, .device = test_device()};
     u->expected = golden_json("eagle3/%s/%s.json", name, run);
     u->tensors = golden_tensors("eagle3/%s/%s.safetensors", name, run);
     u->head = golden_tensors("eagle3/%s", name);
@@ -93,9 +93,9 @@ static void check_extend(const setup *u, int c, int r, const int32_t *context, s
         const size_t before = (size_t)u->first->kv.len;
         check_ok(dg_session_sync(u->first, context, n_context - n_new + i + 1));
         assert_int_equal(u->first->kv.len, before + 1);
-        check_near(dg_eagle3_state(drafter_of(u->first)).data, hidden + i * h, h, u->tolerance, "extend_hidden");
+        check_near(host_rows(u->model->be, dg_mat_rows(dg_eagle3_state(drafter_of(u->first)), 0, 1)), hidden + i * h, h, u->tolerance, "extend_hidden");
         for (int32_t t = 0; t < slot->n_tap; t++)
-            check_near(slot->feature[t].data, features + (i * (size_t)slot->n_tap + (size_t)t) * h, h, u->tolerance, "features");
+            check_near(host_rows(u->model->be, dg_mat_rows(slot->feature[t], 0, 1)), features + (i * (size_t)slot->n_tap + (size_t)t) * h, h, u->tolerance, "features");
     }
     dg_tree tree;
     dg_tree_reset(&tree, context[n_context - 1]);
@@ -105,7 +105,7 @@ static void check_extend(const setup *u, int c, int r, const int32_t *context, s
     float *logp = malloc((size_t)logits.cols * sizeof *logp);
     const float *want = recorded(u, c, r, "extend_logprobs", &n);
     assert_int_equal(n, logits.cols);
-    log_softmax(logits.data, logits.cols, logp);
+    log_softmax(host_rows(u->model->be, logits), logits.cols, logp);
     check_near(logp, want, n, u->tolerance, "extend_logprobs");
     free(logp);
 }
@@ -122,7 +122,7 @@ static void check_numbers(const setup *u, int c, int r) {
     const dg_mat state = dg_eagle3_state(d);
     assert_int_equal(n, (size_t)(u->depth * u->width * u->hidden));
     assert_int_equal(state.rows, 1 + u->depth * u->width);
-    check_near(dg_mat_row(&state, 1), hidden, n, u->tolerance, "step_hidden");
+    check_near(host_rows(u->model->be, dg_mat_rows(state, 1, state.rows - 1)), hidden, n, u->tolerance, "step_hidden");
 }
 
 static int32_t at2(const json_t *list, int i, int j) {
@@ -141,11 +141,13 @@ static void check_levels(const setup *u, const json_t *round) {
         for (int32_t row = 0; row < (level ? k : 1); row++)
             for (int32_t i = 0; i < k; i++, c++)
                 assert_int_equal(beam->token[c], target_id(u, at2(json_array_get(top, (size_t)level), row, i)));
+    int32_t win_pos[DG_TREE_MAX];
+    u->model->be->ops->download(u->model->be, win_pos, dg_eagle3_kv(d)->win_pos, (size_t)(u->depth * k) * sizeof *win_pos);
     for (int32_t pass = 0; pass < u->depth; pass++)
         for (int32_t j = 0; j < k; j++) {
             const int32_t slot = pass * k + j, c = beam->slot[slot];
             assert_int_equal(beam->token[c], at2(ids, pass, j));
-            assert_int_equal(dg_eagle3_kv(d)->win_pos[slot], at2(pos, pass, j));
+            assert_int_equal(win_pos[slot], at2(pos, pass, j));
             assert_int_equal(c, pass ? k + (pass - 1) * k * k + at2(keep, pass - 1, j) : j);
         }
 }
@@ -311,8 +313,11 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
+    if (device_missing()) return 0;
     if (!golden_have("eagle3/head-llama/config.json")) return 0;
     const struct CMUnitTest t[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_qwen3), cmocka_unit_test(test_weak),
                                    cmocka_unit_test(test_gguf), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest device[] = {cmocka_unit_test(test_llama)};
+    if (test_device()) return cmocka_run_group_tests_name("golden eagle3", device, NULL, NULL);
     return cmocka_run_group_tests_name("golden eagle3", t, NULL, NULL);
 }

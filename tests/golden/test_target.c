@@ -15,6 +15,7 @@ typedef struct pass {
     dg_batch batch;
     dg_work work;
     dg_mat tap[DG_MAX_LAYERS], logits;
+    dg_backend *be;
 } pass;
 
 static void pass_layout(pass *p, const dg_config *c, int32_t n) {
@@ -30,7 +31,9 @@ static void run_pass(pass *p, const dg_model *m, const int32_t *ids, int32_t n, 
     const dg_config *c = &m->net.config;
     *p = (pass){0};
     pass_layout(p, c, n);
-    p->host.base = dg_mem_calloc(1, p->host.used), p->dev.base = dg_mem_calloc(1, p->dev.used);
+    p->be = m->be;
+    p->host.base = dg_mem_calloc(1, p->host.used), p->dev.base = p->be->ops->alloc(p->be, p->dev.used);
+    p->be->ops->zero(p->be, dg_mat_make(p->dev.base, DG_F32, 1, (int32_t)(p->dev.used / sizeof(float))));
     p->host.cap = p->host.used, p->dev.cap = p->dev.used, p->host.used = p->dev.used = 0;
     pass_layout(p, c, n);
     for (int32_t at = 0; at < n; at += chunk) {
@@ -48,14 +51,16 @@ static void run_pass(pass *p, const dg_model *m, const int32_t *ids, int32_t n, 
     }
 }
 
-static void free_pass(pass *p) { dg_mem_free(p->host.base), dg_mem_free(p->dev.base); }
+static void free_pass(pass *p) { dg_mem_free(p->host.base), p->be->ops->free(p->be, p->dev.base); }
 
-static dg_model *open_model(const char *path) {
+static dg_model *open_model_on(const char *device, const char *path) {
     dg_model *m = NULL;
-    const dg_model_options opt = {.threads = 2, .compute = DG_COMPUTE_F32};
+    const dg_model_options opt = {.threads = 2, .compute = DG_COMPUTE_F32, .device = device};
     check_ok(dg_model_open(path, &opt, &m));
     return m;
 }
+
+static dg_model *open_model(const char *path) { return open_model_on(test_device(), path); }
 
 /* Greedy text from `prompt`, equal to want up to the first step whose margin is under `margin`. */
 static void check_greedy(dg_model *m, const json_t *prompt, const json_t *greedy, const json_t *margins, double margin) {
@@ -96,16 +101,17 @@ static void check_target(const char *name) {
     size_t n, size;
     int32_t *ids = ids_of(want, "input_ids", &n);
     const int32_t chunks[] = {(int32_t)n, 7, 1};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < (test_device() ? 2 : 3); i++) {
         pass p;
         run_pass(&p, m, ids, (int32_t)n, chunks[i]);
         const float *hidden = golden_f32(want, "hidden_states", &size);
         const size_t layer = n * (size_t)c->hidden_size;
         assert_int_equal(size, layer * (size_t)(c->n_layer + 1));
-        for (int32_t l = 0; l < c->n_layer; l++) check_near(p.tap[l].data, hidden + layer * (size_t)(l + 1), layer, 2e-4, name);
+        for (int32_t l = 0; l < c->n_layer; l++)
+            check_near(host_rows(m->be, p.tap[l]), hidden + layer * (size_t)(l + 1), layer, 2e-4, name);
         const float *logits = golden_f32(want, "logits", &size);
         assert_int_equal(size, n * (size_t)c->vocab_size);
-        check_near(p.logits.data, logits, size, 2e-4, name);
+        check_near(host_rows(m->be, p.logits), logits, size, 2e-4, name);
         free_pass(&p);
     }
     json_t *e = golden_json("target/%s/expected.json", name);
@@ -182,13 +188,13 @@ static int round_model(dg_model *hf, const dg_model *gguf, float **owned) {
 
 static void check_against_hf(const char *name, const char *source, const dg_model *m, const pass *p, const int32_t *ids,
                              int32_t n) {
-    dg_model *hf = open_model(golden_path("%s", source));
+    dg_model *hf = open_model_on("cpu", golden_path("%s", source)); /* its weights are about to change */
     float *owned[DG_MAX_LAYERS];
     const int n_owned = round_model(hf, m, owned);
     for (int32_t l = 0; l < DG_MAX_LAYERS; l++) hf->net.config.window[l] = 0; /* the converter drops windows */
     pass q;
     run_pass(&q, hf, ids, n, n);
-    check_near(p->logits.data, q.logits.data, (size_t)n * (size_t)m->net.config.vocab_size, 2e-4, name);
+    check_near(host_rows(m->be, p->logits), host_rows(hf->be, q.logits), (size_t)n * (size_t)m->net.config.vocab_size, 2e-4, name);
     free_pass(&q);
     dg_model_close(hf);
     for (int i = 0; i < n_owned; i++) free(owned[i]);
@@ -207,7 +213,7 @@ static void check_gguf(const char *file, const json_t *entry, const json_t *mode
         const float *logits = golden_f32(want, name, &size);
         assert_int_equal(size, n_rows * (size_t)vocab);
         for (size_t r = 0; r < n_rows; r++)
-            check_near((float *)dg_mat_row(&p.logits, rows[r]), logits + r * (size_t)vocab, (size_t)vocab, 2e-4, name);
+            check_near(host_rows(m->be, dg_mat_rows(p.logits, rows[r], 1)), logits + r * (size_t)vocab, (size_t)vocab, 2e-4, name);
     } else {
         check_against_hf(file, json_string_value(json_object_get(json_object_get(models, file), "source")), m, &p, ids, (int32_t)n);
     }
@@ -215,7 +221,7 @@ static void check_gguf(const char *file, const json_t *entry, const json_t *mode
     const float *lib = golden_f32(want, name, &size);
     const bool f32 = strstr(file, ".f32."), q8 = strstr(file, "q8_0");
     for (size_t r = 0; r < n_rows; r++) {
-        const float *ours = dg_mat_row(&p.logits, rows[r]), *theirs = lib + r * (size_t)vocab;
+        const float *ours = host_rows(m->be, dg_mat_rows(p.logits, rows[r], 1)), *theirs = lib + r * (size_t)vocab;
         float margin, own;
         const int32_t top = best(theirs, vocab, &margin);
         if (f32) check_near(ours, theirs, (size_t)vocab, 2e-4, name);
@@ -256,7 +262,7 @@ static void check_kquant(const char *file) {
     snprintf(name, sizeof name, "%s.transformers_logits", file);
     const float *logits = golden_f32(want, name, &size);
     assert_int_equal(size, n * (size_t)m->net.config.vocab_size);
-    check_near(p.logits.data, logits, size, 2e-4, name);
+    check_near(host_rows(m->be, p.logits), logits, size, 2e-4, name);
     check_greedy(m, json_object_get(entry, "ids"), json_object_get(entry, "greedy"), json_object_get(entry, "margin"), 1e-3);
     free_pass(&p), free(ids);
     dg_model_close(m), dg_file_close(want), json_decref(e);
@@ -269,11 +275,15 @@ static void test_kquant(void **state) {
 }
 
 int main(void) {
+    if (device_missing()) return 0;
     if (!golden_have("target/llama/config.json")) return 0;
     const struct CMUnitTest t[] = {
         cmocka_unit_test(test_llama),      cmocka_unit_test(test_llama_rope3), cmocka_unit_test(test_qwen2),
         cmocka_unit_test(test_qwen3),      cmocka_unit_test(test_qwen3_yarn),  cmocka_unit_test(test_qwen3_swa),
         cmocka_unit_test(test_mistral_swa), cmocka_unit_test(test_moe_refused), cmocka_unit_test(test_gguf_models),
         cmocka_unit_test(test_kquant)};
+    const struct CMUnitTest device[] = {cmocka_unit_test(test_llama_rope3), cmocka_unit_test(test_qwen2),
+                                        cmocka_unit_test(test_qwen3_swa), cmocka_unit_test(test_kquant)};
+    if (test_device()) return cmocka_run_group_tests_name("golden target", device, NULL, NULL);
     return cmocka_run_group_tests_name("golden target", t, NULL, NULL);
 }

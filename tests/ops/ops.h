@@ -1,5 +1,5 @@
-/* Shared by the op tests: CPU backends of every instruction set and several thread counts, random operands,
- * and comparisons. */
+/* Shared by the op tests: CPU backends of every instruction set and several thread counts, or a device's, random
+ * operands, and comparisons. */
 #ifndef DG_TESTS_OPS_H
 #define DG_TESTS_OPS_H
 
@@ -9,6 +9,7 @@
 
 #include "kernels/ops.h"
 #include "kernels/quant.h"
+#include "tests/mirror.h"
 
 enum { MAX_KEYS = 2048, MAX_VOCAB = 70000, MAX_COLS = 3072 };
 
@@ -16,7 +17,17 @@ enum { MAX_KEYS = 2048, MAX_VOCAB = 70000, MAX_COLS = 3072 };
 static const char *const isa_name[] = {"portable", "avx2", "avxvnni", "avx512", "amx", "amx-model"};
 enum { N_ISA = 6 };
 
-/* NULL when the machine has no such instruction set. */
+/* The device's backend, for host memory. It stands in for the first of the CPU's variants; there are no others. */
+static inline dg_backend *open_mirrored(const char *isa, int32_t threads, const dg_backend_options *opt) {
+    if ((isa && strcmp(isa, isa_name[0]) != 0) || threads != 1) return NULL;
+    const char *why = "";
+    dg_backend *be = dg_backend_open(test_device(), opt, &why);
+    if (!be) fail_msg("%s", why);
+    mirror_backend(be);
+    return be;
+}
+
+/* NULL when the machine has no such instruction set. Where a device is tested, it is what the tests get. */
 static inline dg_backend *open_cpu_as(const char *isa, int32_t threads, dg_precision precision) {
     const dg_backend_options opt = {.threads = threads,
                                     .isa = isa,
@@ -25,6 +36,7 @@ static inline dg_backend *open_cpu_as(const char *isa, int32_t threads, dg_preci
                                     .max_vocab = MAX_VOCAB,
                                     .alloc = dg_mem_alloc,
                                     .free = dg_mem_free};
+    if (test_device()) return open_mirrored(isa, threads, &opt);
     const char *why = "";
     dg_backend *be = dg_backend_open("cpu", &opt, &why);
     if (!be && strcmp(why, "no such instruction set on this machine") != 0) fail_msg("%s", why);

@@ -1,0 +1,38 @@
+/* The simulated device's controls, for tests. The values hold from the next call on; at the start they come
+ * from the environment (the names in brackets). */
+#ifndef DGSIM_SIM_H
+#define DGSIM_SIM_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DGSIM_EXIT 99 /* exit status of a process in which a check has failed; the report is on stderr */
+
+typedef enum dgsim_order { DGSIM_FORWARD, DGSIM_REVERSE, DGSIM_SHUFFLED } dgsim_order;
+
+typedef struct dgsim_config {
+    int devices;      /* 0: as without a GPU [DGSIM_DEVICES] */
+    int driver;       /* version, e.g. 12040; older than CUDART_VERSION: insufficient driver [DGSIM_DRIVER] */
+    int major, minor; /* compute capability [DGSIM_CC, e.g. 8.0] */
+    size_t memory;    /* bytes on the device [DGSIM_MEMORY] */
+    long fail_alloc;  /* n > 0: the n-th device allocation from now on fails, once */
+    long fail_launch; /* n > 0: the device is lost in the n-th kernel to run from now on */
+    dgsim_order
+        order; /* of a block's threads and a grid's blocks [DGSIM_ORDER: forward, reverse, shuffled] */
+} dgsim_config;
+
+extern dgsim_config dgsim;
+
+/* Kernels run so far, for tests that must know that the device did the work. */
+extern long dgsim_kernels_run;
+
+/* Whether the kernels that were linked log their accesses (races, uninitialised reads). */
+int dgsim_logs_accesses(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
