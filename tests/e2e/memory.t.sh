@@ -12,7 +12,7 @@ import json, os, subprocess, sys
 dgraft, model = sys.argv[1:]
 bad = False
 for context in ("1024", "4096"):
-    common = ["-m", model, "--draft", "dflash:dflash/checkpoints/smollm2-dflash", "-c", context]
+    common = ["-m", model, "--draft", "dflash:dflash/checkpoints/smollm2-135m-dflash-b16", "-c", context]
     info = json.loads(subprocess.run([dgraft, "info", "--json", *common], check=True, capture_output=True).stdout)
     plan = info["memory"]["total"]
     run = subprocess.Popen([dgraft, "run", *common, "--chat", "-n", "16", "--ignore-eos", "-p", "Tell me about the sea."],

@@ -270,7 +270,8 @@ static void test_smollm2(void **state) {
     (void)state;
     const char *path = smollm2_path();
     if (!path) skip();
-    const grid g = {.model = path, .dflash = "dflash/checkpoints/smollm2-dflash", .vocab = 49000, .prompt_len = 24,
+    const grid g = {.model = path, .dflash = "dflash/checkpoints/smollm2-135m-dflash-b16",
+                    .eagle3 = "dflash/checkpoints/smollm2-135m-eagle3", .vocab = 49000, .prompt_len = 24,
                     .n_new = 12, .threads = {1, 2}, .batch = {3}, .budget = {15, 0}, .temperature = {0, 0.7f},
                     .n_threads = 2, .n_batch = 1, .n_budget = 2, .n_temperature = 2, .n_seed = 1, .toys = true};
     run_grid(&g);

@@ -148,7 +148,7 @@ static json_t *reference(void) {
 
 static dg_session *open_drafted(dg_model *m, int32_t context) {
     dg_session *s = NULL;
-    const dg_draft draft = {"dflash", "dflash/checkpoints/smollm2-dflash", NULL};
+    const dg_draft draft = {"dflash", golden_path("../prototype/smollm2-dflash"), NULL};
     const dg_session_options opt = {.context = context, .budget = 15, .draft = &draft, .n_draft = 1};
     check_ok(dg_session_create(m, &opt, &s));
     return s;

@@ -142,7 +142,7 @@ static void test_open(void **state) {
     dg_backend_options opt = {
         .threads = 2, .max_vocab = 1000, .alloc = dg_mem_alloc, .free = dg_mem_free};
     assert_null(dg_backend_open("abacus", &opt, &why));
-    assert_string_equal(why, "no such backend");
+    assert_string_equal(why, "no such device; known are cpu, cuda and cuda:N");
     assert_null(dg_backend_open("abacus", &opt, NULL));
     assert_int_equal(dg_backend_bytes("abacus", &opt), 0);
 
