@@ -14,6 +14,7 @@ enum {
     STALE = 64, /* once it has not been for so many */
     MANY = 16,  /* rows of a prompt that tell what one of many costs */
     SPAN = 4,   /* rows that this counts as, beside measured ones */
+    PLAIN = 2,  /* plain rounds to begin with: the first is slow, its weights come from afar */
     TRY_ON = 2, /* rounds with networks to begin with */
     TRIAL = 1,  /* rounds of a later trial */
     PAUSE = 16, /* rounds between trials, at first and at most */
@@ -40,7 +41,7 @@ void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network) {
                      .fixed = budget > 0,
                      .network = network,
                      .on = network,
-                     .wait = 1 + TRY_ON, /* the first is plain */
+                     .wait = PLAIN + TRY_ON,
                      .pause = PAUSE};
 }
 
@@ -122,6 +123,7 @@ static void learn_cost(dg_budget *b, int32_t rows, double verify) {
     b->pace = mean(pace, verify / (b->n_seen[0] ? cost_of(b, rows) : 1 + row_guess * (rows - 1)), b->round, LATE);
     if (size[i] == rows) {
         b->n_seen[i]++;
+        if (i == 0 && b->n_seen[0] <= PLAIN && verify < pace) set_pace(b, verify);
         b->cost[i] = i ? mean(b->cost[i], verify / pace, b->n_seen[i], MEAN) : 1;
         b->last_seen[i] = b->round;
     }
@@ -272,11 +274,12 @@ static bool choose_network(dg_budget *b) {
 int32_t dg_budget_begin(dg_budget *b, int32_t room, bool *network) {
     if (room > b->most) room = b->most;
     if (room < 0) room = 0;
-    const bool first = !b->fixed && !(b->pace > 0); /* a plain step: the measure of everything else */
-    b->use = b->fixed || (!first && choose_network(b));
+    /* A plain step is the measure of everything else. */
+    const bool plain = !b->fixed && (b->n_seen[0] < PLAIN || b->round - b->last_seen[0] >= STALE);
+    b->use = b->fixed || (!plain && choose_network(b));
     *network = b->use;
     if (b->fixed) return room;
-    if (first) return 0;
+    if (plain) return 0;
     const int32_t enough = 2 * b->kept + 8; /* more than twice the last is not going to pay at once */
     return room < enough ? room : enough;
 }
