@@ -18,7 +18,7 @@ sum_to(n) = sum [k = 1:n] column(k + 1)
 do for [i = 1:n_drafting] {
     set title a_drafting[i] offset 0,-0.6
     if (i == columns || (n_drafting < columns && i == n_drafting)) {
-        set key at screen 0.99, screen 1 - 80.0 / H right top Right samplen 1.5 spacing 1.4
+        set key at screen 0.99, screen 1 - 80.0 / H right top Right samplen 1.5 spacing 1 font ",10"
     } else { unset key }
     plot for [s = 1:n_source] dir."/plots/position.dat" index i - 1 using 1:(sum_to(n_source + 1 - s)) with boxes fc rgb colour(n_source + 1 - s) title a_source[n_source + 1 - s]
 }
