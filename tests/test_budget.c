@@ -170,6 +170,26 @@ static void test_busy_machine(void **state) {
     if (sum / TEXTS < 0.98 || worst < 0.92) fail_msg("%.3f of plain on average, %.3f at worst", sum / TEXTS, worst);
 }
 
+/* The first step behind a prompt is slow. What drafts cost is not measured by it, and plain steps are measured again even where
+ * drafts always pay. */
+static void test_measure_of_plain_steps(void **state) {
+    (void)state;
+    world w = {.base = 10, .slope = 2, .flat = 1, .draft = 1, .claimed = 0.9f, .real = 0.9f, .seed = 14};
+    dg_budget b;
+    dg_budget_init(&b, 0, 60, true);
+    world cold = w;
+    cold.base = 16;
+    run(&cold, &b, 1);
+    run(&w, &b, 1);
+    assert_true(fabs(dg_budget_cost(&b, 1) - 10) < 1e-9);
+    run(&w, &b, 12);
+    const double ratio = dg_budget_cost(&b, 8) / dg_budget_cost(&b, 1);
+    assert_true(ratio > 2 && ratio < 2.9); /* 2.4 */
+    run(&w, &b, 200);
+    assert_true(b.round - b.last_seen[0] <= 64 && b.n_seen[0] >= 4);
+    assert_true(b.kept > 0);
+}
+
 /* With a prompt of many rows the first drafts already know what rows cost. */
 static void test_prompt_tells_the_price(void **state) {
     (void)state;
@@ -289,7 +309,7 @@ int main(void) {
         cmocka_unit_test(test_memory_without_network), cmocka_unit_test(test_recovers),
         cmocka_unit_test(test_stall_and_curve),        cmocka_unit_test(test_fixed),
         cmocka_unit_test(test_honest_drafters_cost_little), cmocka_unit_test(test_prompt_tells_the_price),
-        cmocka_unit_test(test_busy_machine),
+        cmocka_unit_test(test_busy_machine), cmocka_unit_test(test_measure_of_plain_steps),
     };
     return cmocka_run_group_tests_name("budget", t, NULL, NULL);
 }
