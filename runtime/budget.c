@@ -251,6 +251,17 @@ static double rate(const dg_budget *b, bool network) {
     return b->time[network] > 0 ? b->tokens[network] / b->time[network] : 0;
 }
 
+bool dg_budget_sure(dg_budget *b, const dg_tree *t) {
+    if (b->fixed || !(b->pace > 0) || !b->n_round[1]) return false;
+    const bool use = b->use;
+    double tokens[DG_BUDGET_SIZES];
+    b->use = false;
+    const int32_t i = best_size(b, t, tokens);
+    b->sure = i > 0 && tokens[i] / round_cost(b, i) > better * rate(b, true);
+    b->use = use && !b->sure;
+    return b->sure;
+}
+
 /* After a trial. Trials get rarer each time that they change nothing, or nothing for long. */
 static void decide(dg_budget *b) {
     const bool change = rate(b, !b->on) > better * rate(b, b->on),
@@ -278,6 +289,7 @@ int32_t dg_budget_begin(dg_budget *b, int32_t room, bool *network) {
     const bool plain = !b->fixed && (b->n_seen[0] < PLAIN || b->round - b->last_seen[0] >= STALE);
     b->use = b->fixed || (!plain && choose_network(b));
     *network = b->use;
+    b->sure = false;
     if (b->fixed) return room;
     if (plain) return 0;
     const int32_t enough = 2 * b->kept + 8; /* more than twice the last is not going to pay at once */
@@ -304,6 +316,7 @@ void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double dr
     learn_acceptance(b, t, w);
     b->draft[b->use] = mean(b->draft[b->use], draft / b->pace, b->n_round[b->use] + 1, MEAN);
     b->rest = mean(b->rest, rest / b->pace, b->round, MEAN);
+    if (b->sure) return;
     learn_rate(b, t, w->n);
     if (!b->network) return;
     if (b->trial > 0) {

@@ -39,6 +39,7 @@ typedef struct dg_budget {
     int32_t n_round[2];
     bool on;         /* the better choice so far */
     bool use;        /* this round's */
+    bool sure;       /* this round promises more without them than rounds with them bring: it says nothing about them */
     int32_t wait;    /* rounds to the next trial of the other */
     int32_t pause;   /* between trials; longer each time that a trial changes nothing */
     int32_t trial;   /* rounds left of the trial */
@@ -72,6 +73,10 @@ void dg_budget_text(dg_budget *b);
 /* Begins a round that has room for `room` nodes. Returns how many may be proposed; *network: whether drafters
  * that cost a pass are to run. */
 int32_t dg_budget_begin(dg_budget *b, int32_t room, bool *network);
+
+/* What is proposed without networks promises more tokens a second than rounds with them bring: they may stay out of this
+ * round, for which dg_budget_begin asked for them. Not called where the budget is fixed. */
+bool dg_budget_sure(dg_budget *b, const dg_tree *t);
 
 /* How many of the proposed nodes are worth verifying: those with the best scores. */
 int32_t dg_budget_cut(const dg_budget *b, const dg_tree *t);

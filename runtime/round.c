@@ -80,28 +80,44 @@ static dg_status tell_round(dg_session *s, int32_t n) {
 
 /* ---- propose ---------------------------------------------------------------------------------- */
 
-static dg_status propose(dg_session *s) {
-    double start = dg_now();
+/* The tree of all drafters, or of those without networks. */
+static dg_status ask_drafters(dg_session *s, int32_t budget, bool network) {
     dg_tree_reset(&s->tree, s->token[s->n_token - 1]);
     s->offer.lattice.n_depth = s->offer.scored.n = 0;
-    s->round_cut = -1;
-    bool network;
-    const int32_t budget = dg_budget_begin(&s->rows, room(s), &network);
-    if (network) DG_TRY(tell_pending(s));
-    s->stats.draft_seconds += dg_now() - start;
-    start = dg_now();
     for (int32_t i = 0; i < s->n_slot && budget > 0; i++) {
         dg_drafter *d = s->slot[i].drafter;
         d->passes = 0, d->cut = -1;
         if (d->ops->network && !network) continue;
         DG_TRY(d->ops->propose(d, &s->tree, budget));
+        assert(s->tree.n <= budget + 1);
+    }
+    return DG_OK;
+}
+
+static dg_status propose(dg_session *s) {
+    double start = dg_now();
+    bool network;
+    const int32_t budget = dg_budget_begin(&s->rows, room(s), &network);
+    const bool ask_first = s->rows.network && !s->rows.fixed; /* what is remembered may do */
+    if (ask_first) {
+        DG_TRY(ask_drafters(s, budget, false));
+        if (dg_budget_sure(&s->rows, &s->tree)) network = false;
+    }
+    const double asked = dg_now() - start;
+    start = dg_now();
+    if (network) DG_TRY(tell_pending(s));
+    s->stats.draft_seconds += dg_now() - start;
+    start = dg_now();
+    if (network || !ask_first) DG_TRY(ask_drafters(s, budget, network));
+    s->round_cut = -1;
+    for (int32_t i = 0; i < s->n_slot && budget > 0; i++) {
+        const dg_drafter *d = s->slot[i].drafter;
         s->stats.drafter_passes += (uint64_t)d->passes;
         if (d->cut >= 0) s->stats.cut_at[min32(s->round_cut = d->cut, DG_STATS_DEPTH - 1)]++;
-        assert(s->tree.n <= budget + 1);
     }
     const int32_t keep = dg_budget_cut(&s->rows, &s->tree);
     if (keep < s->tree.n - 1) dg_tree_prune(&s->tree, keep, NULL);
-    s->round_draft = dg_now() - start;
+    s->round_draft = dg_now() - start + asked;
     s->stats.draft_seconds += s->round_draft;
     return s->n_tap && feature_row0(s) + s->tree.n > s->feature[0].rows ? tell_pending(s) : DG_OK;
 }

@@ -40,6 +40,7 @@ def _add_data(commands) -> None:
     p.add_argument("--openings", action="store_true", help="with it: openings of user turns for the target to write")
     p.add_argument("--own-turns", metavar="FILE", help="with it: take the user turns of this output of `dgraft answers`")
     p.add_argument("--passages", metavar="FILE", help="with it: take passages to summarise and edit from the answers in this file")
+    p.add_argument("--write-copies", metavar="FILE", help="only write --count prompts whose answers copy, with the answers, as input of --adopt")
     p.add_argument("--adopt", metavar="FILE", help="take the output of `dgraft answers` into the folder")
     p.add_argument("--unpack", metavar="FILE", help="turn packed answers (.npz, see export) back into a folder")
     p.add_argument("--shard", default="0", help="name of the shard that this process fills")

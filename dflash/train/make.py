@@ -32,6 +32,8 @@ def run_data(args) -> None:
     text = load_text(args.target)
     if args.write_prompts:
         return write_prompts(text, args)
+    if args.write_copies:
+        return write_copies(text, args)
     target = load_target(args.target)
     if args.adopt:
         return adopt(target, args)
@@ -185,6 +187,26 @@ def write_prompts(text: Text, args) -> None:
                 f.write(json.dumps(dict(id=j.id, prompt=j.prompt, temp=j.temp, source=j.source)) + "\n")
     except OSError as e:
         raise TrainError(f"{args.write_prompts}: {e}") from e
+
+
+def write_copies(text: Text, args) -> None:
+    """Input for --adopt without a target's pass: args.count prompts with answers that are known, since they copy. They are
+    marked as sampled (temp 1), so that nothing is measured on them."""
+    maker = Maker(text, args.seed, args.limit, args.max_prompt, 0.0, 0.0)
+    for r in read_records(args.passages) if args.passages else ():
+        maker.remember(Job(r.id, r.prompt, 0, r.temp, r.source, r.answer))
+    made, stop = 0, min(text.stops)
+    try:
+        with open(args.write_copies, "w", encoding="utf-8") as f:
+            for kind, user, answer in maker.prompts.copies():
+                prompt, ids = text.ask(user), text.encode(answer) + [stop]
+                if len(prompt) <= args.max_prompt and MIN_ANSWER <= len(ids) <= args.limit:
+                    f.write(json.dumps(dict(id=f"{args.shard}.{args.seed}c-{made}", prompt=prompt, answer=ids, temp=1.0, source=kind)) + "\n")
+                    made += 1
+                if made == args.count:
+                    return
+    except OSError as e:
+        raise TrainError(f"{args.write_copies}: {e}") from e
 
 
 @torch.no_grad()

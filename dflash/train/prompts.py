@@ -7,10 +7,11 @@ from __future__ import annotations
 import ast
 import os
 import random
+import re
 import sysconfig
 from typing import Callable, Iterator
 
-from .sources import misspell, records, tools
+from .sources import misspell, records, rewritten, tools
 
 NAMES = "Ana Ben Carla Dev Elif Femi Greta Hugo Ines Jonas Kemi Lars Mina Noor Otto Petra Quinn Rosa Sven Tara Umar Vera Wim Yuki Zoe".split()
 THINGS = "apples pencils stamps marbles tickets cookies shells books coins bottles chairs eggs cards flowers plates lemons badges bricks".split()
@@ -122,6 +123,49 @@ class Prompts:
     def _tools(self) -> str:
         text, says = tools(self.rng)
         return self._pick(self.list["tools ask"]).format(t=text, u=says)
+
+
+    def copies(self) -> Iterator[tuple[str, str, str]]:
+        """Endless (kind, user turn, answer), where the answer is known: the text of the turn again, mended, in part, with
+        one word changed, or its records in another notation. A drafter that has seen enough of these copies from the
+        context; few answers of a small target keep to their source for long."""
+        makers = [(.3, self._copy), (.3, self._mend), (.15, self._pick_sentences), (.15, self._change), (.1, self._table)]
+        while True:
+            made = self.rng.choices([m for _, m in makers], [w for w, _ in makers])[0]()
+            if made:
+                yield made
+
+    def _copy(self) -> tuple[str, str, str]:
+        text = self._text(2)
+        return "copy", self._pick(self.list["copy ask"]).format(p=text), text
+
+    def _mend(self) -> tuple[str, str, str]:
+        text = self._text()
+        return "mend", self._pick(self.list["mend ask"]).format(p=misspell(self.rng, text, self.rng.choice([0.05, 0.1, 0.2]))), text
+
+    def _pick_sentences(self) -> tuple[str, str, str] | None:
+        text = self._text(2)
+        parts = re.findall(r"[^.!?]+[.!?]+\s*", text)
+        if len(parts) < 3:
+            return None
+        m = self.rng.randrange(1, len(parts))
+        ask = self._pick(self.list["pick ask"])
+        answer = parts[m] if "number {n}" in ask else "".join(parts[m:])
+        return "pick", ask.format(p=text, m=m, n=m + 1), answer.strip()
+
+    def _change(self) -> tuple[str, str, str] | None:
+        code = bool(self.functions) and self.rng.random() < 0.5
+        text = self._pick(self.functions) if code else self._text()
+        words = sorted(set(re.findall(r"[A-Za-z_]{4,}", text)))
+        if not words:
+            return None
+        a, b = self._pick(words), self._pick(self.list["object"] if not code else KEYS)
+        b = b.replace(" ", "_") if code else b
+        return "change", self._pick(self.list["change ask"]).format(a=a, b=b, p=text), re.sub(rf"\b{a}\b", lambda _: b, text)
+
+    def _table(self) -> tuple[str, str, str]:
+        what, old, notation, new = rewritten(self.rng)
+        return "table", self._pick(self.list["table ask"]).format(w=what, n=notation, r=old), new
 
 
 def standard_functions(limit: int = 900) -> list[str]:

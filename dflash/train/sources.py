@@ -71,13 +71,26 @@ CONFUSED = {"their": "there", "there": "their", "its": "it's", "your": "you're",
 
 def records(rng: random.Random) -> tuple[str, list[str], str, str]:
     """(what they are, their keys, the name of a notation, the records in it)."""
+    what, keys, rows = _rows(rng)
+    notation = rng.choice(list(NOTATIONS))
+    return what, keys, notation, NOTATIONS[notation](keys, rows)
+
+
+def rewritten(rng: random.Random) -> tuple[str, str, str, str]:
+    """(what they are, records in one notation, the name of another, the records in that)."""
+    what, keys, rows = _rows(rng)
+    old, new = rng.sample(list(NOTATIONS), 2)
+    return what, NOTATIONS[old](keys, rows), new, NOTATIONS[new](keys, rows)
+
+
+def _rows(rng: random.Random) -> tuple[str, list[str], list[list[object]]]:
+    """(what they are, their keys, their values)."""
     what, columns = rng.choice(KINDS)
     columns = sorted(rng.sample(range(len(columns)), rng.randint(3, len(columns))))
     table = next(c for k, c in KINDS if k == what)
     keys = [table[i][0] for i in columns]
     rows = [[table[i][1](rng) for i in columns] for _ in range(rng.randint(3, 8))]
-    notation = rng.choice(list(NOTATIONS))
-    return what, keys, notation, NOTATIONS[notation](keys, rows)
+    return what, keys, rows
 
 
 def _csv(keys: list[str], rows: list[list[object]]) -> str:
