@@ -7,6 +7,7 @@
 #include "graft/fill.h"
 
 #include <math.h>
+#include <stddef.h>
 
 #include "graft/memory.h"
 #include "runtime/calibration.h"
@@ -18,11 +19,7 @@ typedef struct drafter {
     bool append, skip, fit;
     float logp[DG_SUCC_WIDTH]; /* of each rank */
 } drafter;
-
-static void close_drafter(dg_drafter *base) {
-    dg_memory_close(&((drafter *)base)->memory);
-    dg_mem_free(base);
-}
+_Static_assert(offsetof(drafter, memory) == offsetof(dg_rememberer, memory), "begins as a dg_rememberer");
 
 static dg_status read_params(drafter *d, const dg_drafter_env *env) {
     const dg_param table[] = {
@@ -45,7 +42,7 @@ static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
     d->memory.use_text = false;
     const dg_status st = read_params(d, env);
     if (st != DG_OK) {
-        close_drafter(&d->base);
+        dg_rememberer_close(&d->base);
         return st;
     }
     const float *rank = env->calibration && env->calibration->has_ranks ? env->calibration->rank : dg_template_prior;
@@ -61,25 +58,6 @@ static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
 static void layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     drafter *d = (drafter *)base;
     dg_memory_layout(&d->memory, base->env, &d->template, NULL, host, dev);
-}
-
-static int32_t taps(const dg_drafter *base, const int32_t **layer) {
-    (void)base;
-    *layer = NULL;
-    return 0;
-}
-
-static void wants(const dg_drafter *base, dg_wants *w) {
-    dg_memory_wants(&((const drafter *)base)->memory, w);
-}
-
-static dg_status observe(dg_drafter *base, const dg_outcome *o) {
-    dg_memory_observe(&((drafter *)base)->memory, o);
-    return DG_OK;
-}
-
-static void rewind_drafter(dg_drafter *base, int32_t len) {
-    dg_memory_rewind(&((drafter *)base)->memory, len);
 }
 
 /* The template below the root. A node without a parent in the tree, or that M has no token for, is left out with all
@@ -152,10 +130,6 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     return DG_OK;
 }
 
-static dg_status save(const dg_drafter *base, const char *path) {
-    return dg_memory_save(&((const drafter *)base)->memory, "fill", path);
-}
-
 const dg_drafter_ops dg_fill = {
     .name = "fill",
     .help = "fill[:FILE]: rows that a gate left empty get the successors of successors of the root; append=1 repeats nodes "
@@ -163,11 +137,10 @@ const dg_drafter_ops dg_fill = {
             "instead of the fixed ones, prompt=4096, request=0; FILE: a text or a saved matrix",
     .open = open_drafter,
     .layout = layout,
-    .taps = taps,
-    .observe = observe,
+    .observe = dg_rememberer_observe,
     .propose = propose,
-    .rewind = rewind_drafter,
-    .close = close_drafter,
-    .wants = wants,
-    .save = save,
+    .rewind = dg_rememberer_rewind,
+    .close = dg_rememberer_close,
+    .wants = dg_rememberer_wants,
+    .save = dg_rememberer_save,
 };

@@ -5,6 +5,7 @@
  * The search is that of a best-first tree (DDTree, arXiv 2604.12989), but over conditional probabilities:
  * what may follow a node depends on its token (M) and on its whole path (text), not on its depth alone. */
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "graft/memory.h"
@@ -54,13 +55,9 @@ typedef struct drafter {
     int32_t *row_token, *row; /* [ROWS], [ROWS, DG_SUCC_WIDTH]: rows of M, by hash; token -1: free */
     int32_t n_row;
 } drafter;
+_Static_assert(offsetof(drafter, memory) == offsetof(dg_rememberer, memory), "begins as a dg_rememberer");
 
 extern const dg_drafter_ops dg_fused;
-
-static void close_drafter(dg_drafter *base) {
-    dg_memory_close(&((drafter *)base)->memory);
-    dg_mem_free(base);
-}
 
 static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
     drafter *d = dg_mem_calloc(1, sizeof *d);
@@ -79,7 +76,7 @@ static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
     dg_status st = dg_params_parse("fused", env->params, table, sizeof table / sizeof *table);
     if (st == DG_OK) st = dg_memory_open(&d->memory, env);
     if (st != DG_OK) {
-        close_drafter(&d->base);
+        dg_rememberer_close(&d->base);
         return st;
     }
     for (int i = 0; i < 2; i++) dg_rank_init(&d->rank[i], i, d->rate);
@@ -96,16 +93,6 @@ static void layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     d->heap = dg_arena_take(host, N_CANDIDATE, sizeof *d->heap);
     d->row_token = dg_arena_take(host, ROWS, sizeof *d->row_token);
     d->row = dg_arena_take(host, ROWS * DG_SUCC_WIDTH, sizeof *d->row);
-}
-
-static int32_t taps(const dg_drafter *base, const int32_t **layer) {
-    (void)base;
-    *layer = NULL;
-    return 0;
-}
-
-static void wants(const dg_drafter *base, dg_wants *w) {
-    dg_memory_wants(&((const drafter *)base)->memory, w);
 }
 
 static void rewind_drafter(dg_drafter *base, int32_t len) {
@@ -334,10 +321,6 @@ static dg_status observe(dg_drafter *base, const dg_outcome *o) {
     return DG_OK;
 }
 
-static dg_status save(const dg_drafter *base, const char *path) {
-    return dg_memory_save(&((const drafter *)base)->memory, "fused", path);
-}
-
 const dg_drafter_ops dg_fused = {
     .name = "fused",
     .help = "fused[:FILE]: one tree of what the text, M and the drafters before it propose, ranked by probability; "
@@ -345,11 +328,10 @@ const dg_drafter_ops dg_fused = {
             "text or a saved matrix",
     .open = open_drafter,
     .layout = layout,
-    .taps = taps,
     .observe = observe,
     .propose = propose,
     .rewind = rewind_drafter,
-    .close = close_drafter,
-    .wants = wants,
-    .save = save,
+    .close = dg_rememberer_close,
+    .wants = dg_rememberer_wants,
+    .save = dg_rememberer_save,
 };

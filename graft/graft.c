@@ -8,6 +8,7 @@
 #include "graft/graft.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "graft/memory.h"
@@ -37,11 +38,7 @@ typedef struct drafter {
     candidate candidate[MAX_CANDIDATES];
     int32_t n_candidate;
 } drafter;
-
-static void close_drafter(dg_drafter *base) {
-    dg_memory_close(&((drafter *)base)->memory);
-    dg_mem_free(base);
-}
+_Static_assert(offsetof(drafter, memory) == offsetof(dg_rememberer, memory), "begins as a dg_rememberer");
 
 /* The chain mode follows M's first choices, as far as a tree is deep. */
 static void set_template(drafter *d) {
@@ -80,7 +77,7 @@ static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
     if (d->tau < 0) d->tau = d->gated ? usual_threshold(env->calibration) : 0;
     if (st == DG_OK) st = dg_memory_open(&d->memory, env);
     if (st != DG_OK) {
-        close_drafter(&d->base);
+        dg_rememberer_close(&d->base);
         return st;
     }
     set_template(d);
@@ -96,25 +93,6 @@ static void layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     drafter *d = (drafter *)base;
     const dg_ngram_options o = {.min_match = d->min_match, .alternatives = d->tree ? 2 : 1};
     dg_memory_layout(&d->memory, base->env, &d->template, &o, host, dev);
-}
-
-static int32_t taps(const dg_drafter *base, const int32_t **layer) {
-    (void)base;
-    *layer = NULL;
-    return 0;
-}
-
-static void wants(const dg_drafter *base, dg_wants *w) {
-    dg_memory_wants(&((const drafter *)base)->memory, w);
-}
-
-static dg_status observe(dg_drafter *base, const dg_outcome *o) {
-    dg_memory_observe(&((drafter *)base)->memory, o);
-    return DG_OK;
-}
-
-static void rewind_drafter(dg_drafter *base, int32_t len) {
-    dg_memory_rewind(&((drafter *)base)->memory, len);
 }
 
 /* ---- candidates behind a node ------------------------------------------------------------------- */
@@ -296,10 +274,6 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     return DG_OK;
 }
 
-static dg_status save(const dg_drafter *base, const char *path) {
-    return dg_memory_save(&((const drafter *)base)->memory, "graft", path);
-}
-
 const dg_drafter_ops dg_graft = {
     .name = "graft",
     .help = "graft[:FILE]: what the drafters before it are unsure of gives way to what memory holds; tau=0 threshold "
@@ -307,11 +281,10 @@ const dg_drafter_ops dg_graft = {
             "prompt=4096, request=0; FILE: a text or a saved matrix",
     .open = open_drafter,
     .layout = layout,
-    .taps = taps,
-    .observe = observe,
+    .observe = dg_rememberer_observe,
     .propose = propose,
-    .rewind = rewind_drafter,
-    .close = close_drafter,
-    .wants = wants,
-    .save = save,
+    .rewind = dg_rememberer_rewind,
+    .close = dg_rememberer_close,
+    .wants = dg_rememberer_wants,
+    .save = dg_rememberer_save,
 };

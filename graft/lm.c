@@ -110,12 +110,6 @@ static void layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     if (d->cascade) dg_ngram_layout(&d->text, &o, host, base->env->context);
 }
 
-static int32_t taps(const dg_drafter *base, const int32_t **layer) {
-    (void)base;
-    *layer = NULL;
-    return 0;
-}
-
 static void memory(const dg_drafter *base, uint64_t *weights, uint64_t *kv) {
     const drafter *d = (const drafter *)base;
     *weights = d->model.net.mapped + d->model.packed_bytes;
@@ -261,7 +255,6 @@ const dg_drafter_ops dg_lm = {
             "time; q8=0 keeps 16- and 32-bit weights as they are, and activations as fine as the target's",
     .open = open_drafter,
     .layout = layout,
-    .taps = taps,
     .observe = observe,
     .propose = propose,
     .rewind = rewind_drafter,

@@ -41,7 +41,24 @@ void dg_memory_rewind(dg_memory *m, int32_t len) {
     if (m->use_text) m->text.base.ops->rewind(&m->text.base, len);
 }
 
-dg_status dg_memory_save(const dg_memory *m, const char *who, const char *path) {
-    DG_CHECK(m->use_m, DG_ERR_ARGUMENT, "drafter %s has no successor matrix to save: m=0 switches it off", who);
+void dg_rememberer_wants(const dg_drafter *d, dg_wants *w) {
+    dg_memory_wants(&((const dg_rememberer *)d)->memory, w);
+}
+
+dg_status dg_rememberer_observe(dg_drafter *d, const dg_outcome *o) {
+    dg_memory_observe(&((dg_rememberer *)d)->memory, o);
+    return DG_OK;
+}
+
+void dg_rememberer_rewind(dg_drafter *d, int32_t len) { dg_memory_rewind(&((dg_rememberer *)d)->memory, len); }
+
+dg_status dg_rememberer_save(const dg_drafter *d, const char *path) {
+    const dg_memory *m = &((const dg_rememberer *)d)->memory;
+    DG_CHECK(m->use_m, DG_ERR_ARGUMENT, "drafter %s has no successor matrix to save: m=0 switches it off", d->ops->name);
     return dg_succ_save(&m->succ, path);
+}
+
+void dg_rememberer_close(dg_drafter *d) {
+    dg_memory_close(&((dg_rememberer *)d)->memory);
+    dg_mem_free(d);
 }

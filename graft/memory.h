@@ -28,8 +28,18 @@ void dg_memory_layout(dg_memory *m, const dg_drafter_env *env, const dg_template
                       const dg_ngram_options *o, dg_arena *host, dg_arena *dev);
 void dg_memory_wants(const dg_memory *m, dg_wants *w);
 void dg_memory_observe(dg_memory *m, const dg_outcome *o);
-/* M to a file that dg_memory_open reads. who: for the message when there is no M. */
-dg_status dg_memory_save(const dg_memory *m, const char *who, const char *path);
 void dg_memory_rewind(dg_memory *m, int32_t len);
+
+/* What the structs of drafters with such a memory begin with, and the operations that concern it alone. */
+typedef struct dg_rememberer {
+    dg_drafter base;
+    dg_memory memory;
+} dg_rememberer;
+
+void dg_rememberer_wants(const dg_drafter *d, dg_wants *w);
+dg_status dg_rememberer_observe(dg_drafter *d, const dg_outcome *o);
+void dg_rememberer_rewind(dg_drafter *d, int32_t len);
+dg_status dg_rememberer_save(const dg_drafter *d, const char *path);
+void dg_rememberer_close(dg_drafter *d);
 
 #endif

@@ -148,12 +148,6 @@ static void layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     dg_ngram_layout(&d->retriever, &d->options, host, base->env->context);
 }
 
-static int32_t taps(const dg_drafter *base, const int32_t **layer) {
-    (void)base;
-    *layer = NULL;
-    return 0;
-}
-
 static dg_status observe(dg_drafter *base, const dg_outcome *o) {
     learn(&((drafter *)base)->retriever.base, o);
     return DG_OK;
@@ -203,7 +197,6 @@ const dg_drafter_ops dg_ngram = {
             "alternatives=2 continuations",
     .open = open_drafter,
     .layout = layout,
-    .taps = taps,
     .observe = observe,
     .propose = propose,
     .rewind = rewind_drafter,

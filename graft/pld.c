@@ -61,12 +61,6 @@ static void layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     d->n = 0;
 }
 
-static int32_t taps(const dg_drafter *base, const int32_t **layer) {
-    (void)base;
-    *layer = NULL;
-    return 0;
-}
-
 static dg_status observe(dg_drafter *base, const dg_outcome *o) {
     drafter *d = (drafter *)base;
     assert(o->first == d->n && o->n <= base->env->context - d->n);
@@ -108,7 +102,6 @@ const dg_drafter_ops dg_pld = {
     .help = "prompt lookup: copies what followed the last n-gram; ngram=3 longest n-gram, tokens=10 copied",
     .open = open_drafter,
     .layout = layout,
-    .taps = taps,
     .observe = observe,
     .propose = propose,
     .rewind = rewind_drafter,

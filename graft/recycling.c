@@ -41,12 +41,6 @@ static void layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     dg_succ_layout(&d->succ, &d->template, host, dev);
 }
 
-static int32_t taps(const dg_drafter *base, const int32_t **layer) {
-    (void)base;
-    *layer = NULL;
-    return 0;
-}
-
 /* Prompts teach nothing, as in the original. */
 static void wants(const dg_drafter *base, dg_wants *w) {
     (void)base;
@@ -87,7 +81,6 @@ const dg_drafter_ops dg_recycling = {
             "saved matrix to start with",
     .open = open_drafter,
     .layout = layout,
-    .taps = taps,
     .observe = observe,
     .propose = propose,
     .rewind = rewind_drafter,

@@ -77,7 +77,7 @@ typedef struct dg_drafter_ops {
     /* Carves the drafter's buffers; called twice (see dg_arena): counting, then for good. dev: backend
      * memory, host: memory. */
     void (*layout)(dg_drafter *d, dg_arena *host, dg_arena *dev);
-    /* Feature layers wanted: target layer ids (outputs), fixed after open; the count may be 0. */
+    /* Feature layers wanted: target layer ids (outputs), fixed after open. NULL: none. */
     int32_t (*taps)(const dg_drafter *d, const int32_t **layer);
     dg_status (*observe)(dg_drafter *d, const dg_outcome *o);
     dg_status (*propose)(dg_drafter *d, dg_tree *tree, int32_t budget);

@@ -264,11 +264,10 @@ static void test_drafter(void **state) {
     (void)state;
     const int64_t live = dg_mem_live();
     const int32_t ids[] = {1, 2, 3, 4, 5, 1, 2, 6, 7, 9, 1};
-    const int32_t n = sizeof ids / sizeof *ids, *layer;
+    const int32_t n = sizeof ids / sizeof *ids;
     dg_drafter_env env = {.params = "alternatives=2", .context = n + 4, .source = 3};
     void *block;
     dg_drafter *d = make(&env, &block);
-    assert_int_equal(dg_ngram.taps(d, &layer), 0);
     dg_tree t;
     dg_tree_reset(&t, 1);
     propose(d, &t, 15); /* nothing is known yet */

@@ -26,6 +26,19 @@ class Batch:
     length: torch.Tensor
 
 
+def copy_sources(ids: torch.Tensor, least: int = 3) -> torch.Tensor:
+    """ids [N, L] -> [N, L]: for every token the place where the text before had it with the same least - 1 tokens before it,
+    the longest such match and of those the latest; 0 where there is none."""
+    n, length = ids.shape
+    found, run = torch.zeros(n, length, dtype=torch.long), torch.zeros(n, length, dtype=torch.long)
+    for t in range(1, length):  # run[j]: tokens that match up to ids[t] and ids[j]
+        run[:, 1:t] = torch.where(ids[:, 1:t] == ids[:, t:t + 1], run[:, :t - 1] + 1, 0)
+        if t > 1:
+            longest, place = (run[:, 1:t] * length + torch.arange(1, t)).max(-1)
+            found[:, t] = torch.where(longest >= least * length, place + 1, 0)
+    return found
+
+
 class Loader:
     """Makes batches of records; features come from the folder where it has them, else from a pass of the target."""
 

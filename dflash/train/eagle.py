@@ -8,7 +8,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from .batch import Batch
+from .batch import Batch, copy_sources
 from .draft import Mlp, Norm, check_target, read_config, read_weights
 from .errors import TrainError
 from .export import body
@@ -68,9 +68,10 @@ class Eagle3(nn.Module):
         q = q.view(n, rows, self.kv_heads, -1, self.head_dim).permute(0, 2, 3, 1, 4)
         return q, k, v
 
-    def step(self, g: torch.Tensor, q, near, far, mask: torch.Tensor) -> torch.Tensor:
+    def step(self, g: torch.Tensor, q, near, far, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """One draft step of R rows. near: list of (k, v) [N, G, R, hd], row i sees entry i of each; far (k, v) [N, G, S, hd]
-        of the context, mask [R, S] additive. Returns the layer's output y [N, R, H], before the final norm."""
+        of the context, mask [R, S] additive. Returns the layer's output y [N, R, H], before the final norm, and how much
+        the first head attends to what [N, R, S + len(near)]."""
         m = self.midlayer
         n, gk, r, rows, hd = q.shape
         score = [q.reshape(n, gk, r * rows, hd) @ far[0].transpose(-1, -2)]
@@ -82,26 +83,30 @@ class Eagle3(nn.Module):
         for i, (_, v) in enumerate(near):
             o = o + p[..., s + i:s + i + 1] * v[:, :, None]
         x = g + m.self_attn.o_proj(o.permute(0, 3, 1, 2, 4).reshape(n, rows, -1))
-        return x + m.mlp(m.post_attention_layernorm(x))
+        return x + m.mlp(m.post_attention_layernorm(x)), p[:, 0, 0]
 
-    def unroll(self, taps: torch.Tensor, embed: torch.Tensor, ids: torch.Tensor, first: int, states: int, feed: bool = False) -> list[torch.Tensor]:
+    def unroll(self, taps: torch.Tensor, embed: torch.Tensor, ids: torch.Tensor, first: int, states: int, feed: bool = False,
+               seen: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
         """Draft steps of rows first..S-1 of taps [N, S, T*H]; ids [N, S+1]. Row p has feature p and token p + 1 at step 0;
         step s takes token p + 1 + s (the text's, or with `feed` the head's own draft) and the output of the step before.
-        Returns per step the normed rows [N, S-first, H]."""
+        Returns per step the normed rows [N, S-first, H]; `seen` gets what the first head attends to, see step()."""
         n, s = taps.shape[:2]
         g = self.fc(taps)
         pos = torch.arange(s, device=taps.device)
         q, k, v = self.qkv(embed[ids[:, 1:s + 1]], g, pos)
         mask = torch.full((s, s), float("-inf"), device=taps.device).triu(1)[first:]
         near: list = []
-        y = self.step(g[:, first:], q[:, :, :, first:], near, (k, v), mask)
+        seen = [] if seen is None else seen
+        y, attention = self.step(g[:, first:], q[:, :, :, first:], near, (k, v), mask)
+        seen.append(attention)
         out = [self.norm(y)]
         padded = F.pad(ids, (0, states))
         for t in range(1, states):
             token = self.ids[self.lm_head(out[-1]).argmax(-1)] if feed else padded[:, first + 1 + t:s + 1 + t]
             q, kt, vt = self.qkv(embed[token], y, pos[first:] + t)
             near.append((kt, vt))
-            y = self.step(y, q, near, (k, v), mask)
+            y, attention = self.step(y, q, near, (k, v), mask)
+            seen.append(attention)
             out.append(self.norm(y))
         return out
 
@@ -146,8 +151,8 @@ def warm_start_eagle(head: Eagle3, target: Target) -> None:
 class EagleObjective:
     """Loss over `states` draft steps and the acceptance length of a chain of as many drafts."""
 
-    def __init__(self, head: Eagle3, target: Target, states: int, decay: float, hard: float, temp: float):
-        self.module, self.states, self.decay, self.hard, self.temp = head, states, decay, hard, temp
+    def __init__(self, head: Eagle3, target: Target, states: int, decay: float, hard: float, temp: float, copy: float = 0.0):
+        self.module, self.states, self.decay, self.hard, self.temp, self.copy = head, states, decay, hard, temp, copy
         self.embed, self.head, self.norm_bias = target.embed, target.head, torch.zeros(len(head.ids), device=target.embed.device)
         self.member = torch.zeros(target.config.vocab, dtype=torch.bool, device=target.embed.device)
         self.member[head.ids] = True
@@ -160,7 +165,8 @@ class EagleObjective:
         vocabulary (whether the target's first choice is in it would cost a product with its whole head)."""
         device, s = b.ids.device, b.taps.shape[1]
         first = int(b.start.min()) - 1
-        rows = self.module.unroll(b.taps, self.embed, b.ids, first, self.states)
+        seen: list[torch.Tensor] = []
+        rows = self.module.unroll(b.taps, self.embed, b.ids, first, self.states, seen=seen)
         flat = b.final.reshape(-1, b.final.shape[-1])
         labels = teacher(flat, self.head[self.module.ids], self.norm_bias, self.hard, self.temp)
         inside = self.member[b.ids[:, 1:s + 1]]
@@ -181,7 +187,25 @@ class EagleObjective:
             stats.loss, stats.weight = stats.loss + self.decay ** t * float(part.detach()), stats.weight + self.decay ** t
             stats.hits[t + 1] += float(hit.sum())
             stats.rows[t + 1] += len(hit)
+        if self.copy:
+            total = total + self.copy * self.copying(b, seen, first)
         return total, stats
+
+    @staticmethod
+    def copying(b: Batch, seen: list[torch.Tensor], first: int) -> torch.Tensor:
+        """Mean -log of what the first head attends to the row whose token comes next, where the text repeats itself: without
+        it a head takes long to find that it can copy."""
+        s, missed = b.taps.shape[1], []
+        p = torch.arange(first, s)
+        source = F.pad(copy_sources(b.ids.cpu()), (0, len(seen) + 1))
+        length = b.length[:, None]
+        for t, attention in enumerate(seen):
+            at = source[:, p + 2 + t] - 1  # row i holds token i + 1
+            ok = (at >= 0) & (at <= p) & (p + 2 + t < length)
+            row = attention.gather(-1, at.clamp(min=0)[..., None].to(attention.device))[..., 0]
+            missed.append(-row[ok.to(row.device)].clamp(min=1e-6).log())
+        missed = torch.cat(missed)
+        return missed.mean() if len(missed) else missed.sum()
 
     @torch.no_grad()
     def rounds(self, b: Batch, width: int | None = None, ids: torch.Tensor | None = None, taps: torch.Tensor | None = None) -> list[Round]:

@@ -74,6 +74,7 @@ def _add_train(commands) -> None:
     p.add_argument("--gamma", type=float, default=7.0, help="decay of the loss over block positions")
     p.add_argument("--dpace", type=float, default=0.0, help="alpha of D-PACE weights in place of the decay (0: off)")
     p.add_argument("--hard", type=float, default=0.5, help="share of the target's argmax in the labels; the rest is its distribution")
+    p.add_argument("--copy", type=float, default=0.0, help="weight of the lesson where to look for what the text repeats (0: none)")
     p.add_argument("--temp", type=float, default=1.0, help="temperature of that distribution")
     p.add_argument("--vocab", type=int, default=8192, help="ids in the softmax of training; eagle3: the draft vocabulary")
     p.add_argument("--extra", type=int, default=512, help="further ids drawn for every step")

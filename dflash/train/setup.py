@@ -90,7 +90,7 @@ def _start_dflash(args, target: Target, folder: Folder, train: list[Record], val
     loader = Loader(folder, target, taps, torch.float32, device)
     draft = make_dflash(args, target, taps, loader.batch(train[:1]).taps[0]).to(device)
     vocabulary = Vocabulary(counts, target.config.vocab, min(args.vocab, target.config.vocab), args.extra)
-    options = Options(args.widths or (args.block,), args.rows, args.gamma, args.dpace, args.hard, args.temp, args.prompt_share)
+    options = Options(args.widths or (args.block,), args.rows, args.gamma, args.dpace, args.hard, args.temp, args.prompt_share, args.copy)
     objective = DFlashObjective(draft, target, vocabulary, options, torch.float32)
 
     def export(path: str, info: dict) -> None:
@@ -127,7 +127,7 @@ def _start_eagle(args, target: Target, folder: Folder, train: list[Record], val:
         if args.init == "warm":
             warm_start_eagle(head, target)
     loader = Loader(folder, target, head.taps, torch.float32, device)
-    objective = EagleObjective(head, target, args.states, 0.8, args.hard, args.temp)
+    objective = EagleObjective(head, target, args.states, 0.8, args.hard, args.temp, args.copy)
 
     def export(path: str, info: dict) -> None:
         write_checkpoint(path, head.config, objective.tensors(), info)
