@@ -85,5 +85,8 @@ dg_status dg_session_alive(const dg_session *s);
 
 /* seconds, monotonic */
 double dg_now(void);
+#ifdef DG_TEST
+extern double (*dg_test_clock)(void); /* in its place, unless NULL */
+#endif
 
 #endif
