@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from .batch import Loader
+from .copying import copy_start
 from .data import Folder, Record, pack_answers
 from .draft import DFlash, load_dflash, new_config, read_config, read_tensors, warm_start
 from .errors import TrainError
@@ -90,7 +91,7 @@ def _start_dflash(args, target: Target, folder: Folder, train: list[Record], val
     loader = Loader(folder, target, taps, torch.float32, device)
     draft = make_dflash(args, target, taps, loader.batch(train[:1]).taps[0]).to(device)
     vocabulary = Vocabulary(counts, target.config.vocab, min(args.vocab, target.config.vocab), args.extra)
-    options = Options(args.widths or (args.block,), args.rows, args.gamma, args.dpace, args.hard, args.temp, args.prompt_share, args.copy)
+    options = Options(args.widths or (args.block,), args.rows, args.gamma, args.dpace, args.hard, args.temp, args.prompt_share)
     objective = DFlashObjective(draft, target, vocabulary, options, torch.float32)
 
     def export(path: str, info: dict) -> None:
@@ -128,6 +129,8 @@ def _start_eagle(args, target: Target, folder: Folder, train: list[Record], val:
             warm_start_eagle(head, target)
     loader = Loader(folder, target, head.taps, torch.float32, device)
     objective = EagleObjective(head, target, args.states, 0.8, args.hard, args.temp, args.copy)
+    if args.copy_start and not os.path.exists(os.path.join(args.out, "state.pt")):
+        copy_start(head, target.embed, loader, train, args.copy_start)
 
     def export(path: str, info: dict) -> None:
         write_checkpoint(path, head.config, objective.tensors(), info)

@@ -13,7 +13,8 @@ from collections import Counter
 import torch
 
 from . import smoke
-from .batch import Batch, Order
+from .batch import Batch, Order, copy_sources
+from .copying import missed, set_copier, teach_where, where_to_look
 from .data import Folder, Record, ShardWriter, pack_answers, read_records, unpack_answers
 from .draft import DFlash, check_target, default_taps, load_dflash, new_config, warm_start
 from .eagle import Eagle3, EagleObjective, maps, new_eagle_config, warm_start_eagle
@@ -168,6 +169,45 @@ class Networks(unittest.TestCase):
                 losses.append(float(loss.detach()))
             self.assertLess(losses[-1], 0.8 * losses[0])
             self.assertGreater(float(stats.rows.sum()), 10)
+
+    def test_copy_sources_are_the_longest_and_latest_matches(self):
+        ids = torch.tensor([[5, 1, 2, 3, 4, 1, 2, 3, 4, 9, 2, 3, 4, 7, 3, 4, 7]])
+        want = torch.zeros_like(ids)
+        want[0, [7, 8, 12, 16]] = torch.tensor([3, 4, 8, 13])
+        torch.testing.assert_close(copy_sources(ids), want)
+        rows, at = where_to_look(ids)  # of matches of two: row i drafts token i + 2, and should look where that token is next
+        self.assertEqual([int(ids[0, r + 2]) for r in rows], [int(ids[0, a + 1]) for a in at])
+        self.assertIn(5, rows.tolist())
+
+    def test_a_head_is_taught_to_copy(self):
+        torch.manual_seed(0)
+        head = Eagle3(new_eagle_config(self.target, (1, 3, 4), 96, 120), torch.arange(120) + 20)
+        warm_start_eagle(head, self.target)
+
+        def repeat(seed: int) -> Batch:
+            part = torch.randint(20, 44, (1, 14), generator=torch.Generator().manual_seed(seed))
+            ids = torch.cat([part, part], 1)
+            final, taps, _ = self.target.forward(ids[:, :-1], head.taps)
+            return Batch(ids, taps, final, torch.tensor([6]), torch.tensor([28]))
+
+        class Repeats:
+            def batch(self, records):
+                return repeat(records[0])
+
+        def lost(b: Batch) -> float:
+            a = head.midlayer.self_attn
+            return float(missed(head, a.q_proj.weight[:head.head_dim], a.k_proj.weight[:head.head_dim], self.target.embed, b).detach().mean())
+
+        unseen = repeat(1000)
+        before = lost(unseen)
+        teach_where(head, self.target.embed, Repeats(), list(range(100)), 10, steps=100)
+        self.assertLess(lost(unseen), before - 0.7)
+        set_copier(head, self.target.embed, unseen)
+        a = head.midlayer.self_attn
+        x = torch.cat([head.midlayer.input_layernorm(self.target.embed[unseen.ids[0, 1:]]), torch.zeros(27, 64)], -1)
+        said = a.o_proj.weight[:, :head.head_dim] @ (a.v_proj.weight[:head.head_dim] @ x.t())
+        best = (self.target.embed @ said).argmax(0)
+        self.assertGreater(float((best == unseen.ids[0, 1:]).float().mean()), 0.9)
 
     def test_batched_answers_are_those_of_single_passes(self):
         jobs = [Job(str(i), torch.randint(3, 150, (3 + i,), generator=torch.Generator().manual_seed(i)).tolist(), 9, 0.0, "") for i in range(7)]
