@@ -1,6 +1,7 @@
 /* Products by packed weights, on tensor cores. Packing leaves the bytes as the file has them: what it adds is the leave to
  * take activations in two bf16 halves, hi + lo, which hold 16 bits of them. Codes of up to 8 bits are exact in bf16, so the
  * codes are multiplied as they are and the scales applied to the sums of a block, in f32. Where 8 bits will do, lo is left out.
+ * Weights of f16 have 11 bits, and are two bf16 themselves.
  *
  * A block of eight warps makes sixteen outputs for up to 64 rows of x; the warps take turns with the blocks of 32 weights
  * and are added up in order. A row is a column of the instruction's second operand, which no other column touches, and one
@@ -30,7 +31,7 @@ static_assert(DG_PACKED_ROWS == 64, "a kernel serves up to eight tiles of eight 
 /* ---- packing ---- */
 
 static bool has_kernel(dg_dtype t) {
-    return t == DG_BF16 || t == DG_Q4_0 || t == DG_Q4_1 || t == DG_Q5_0 || t == DG_Q5_1 || t == DG_Q8_0 || t == DG_Q4_K ||
+    return t == DG_BF16 || t == DG_F16 || t == DG_Q4_0 || t == DG_Q4_1 || t == DG_Q5_0 || t == DG_Q5_1 || t == DG_Q8_0 || t == DG_Q4_K ||
            t == DG_Q5_K || t == DG_Q6_K;
 }
 
@@ -104,9 +105,9 @@ static __global__ void split_kernel(uint32_t *words, float *sums, const float *x
 /* ---- weights ---- */
 
 /* A lane's part of 32 weights of one row: two registers for each half, what their sums are multiplied by, and what is added
- * for every x. */
+ * for every x. low: of f16, what is left of the weights. */
 typedef struct piece {
-    uint32_t pair[2][2];
+    uint32_t pair[2][2], low[2][2];
     float scale[2], offset;
 } piece;
 
@@ -193,12 +194,26 @@ template <int KIND> DG_DEV void load_piece_k(const uint8_t *row, int32_t block, 
     }
 }
 
+/* Two f16 as a bf16 of eight bits and one of the three that are left, both exact. */
+DG_DEV void put_halves(uint32_t two, uint32_t *high, uint32_t *low) {
+    const float a = dg_f16(static_cast<uint16_t>(two)), b = dg_f16(static_cast<uint16_t>(two >> 16));
+    const uint32_t ah = __float_as_uint(a) & 0xffff0000u, bh = __float_as_uint(b) & 0xffff0000u;
+    *high = ah >> 16 | bh;
+    *low = __byte_perm(__float_as_uint(a - __uint_as_float(ah)), __float_as_uint(b - __uint_as_float(bh)), 0x7632);
+}
+
 template <int KIND> DG_DEV void load_piece(const uint8_t *row, int32_t block, int t, piece &p) {
-    if (KIND == DG_BF16) {
+    if (KIND == DG_BF16 || KIND == DG_F16) {
         DG_UNROLL
         for (int h = 0; h < 2; h++) {
             const uint2 w = *reinterpret_cast<const uint2 *>(row + 2 * (static_cast<int64_t>(block) * BLOCK + 16 * h + 4 * t));
-            p.pair[h][0] = __byte_perm(w.x, w.y, 0x5410), p.pair[h][1] = __byte_perm(w.x, w.y, 0x7632);
+            const uint32_t pair[2] = {__byte_perm(w.x, w.y, 0x5410), __byte_perm(w.x, w.y, 0x7632)};
+            DG_UNROLL
+            for (int i = 0; i < 2; i++)
+                if (KIND == DG_F16)
+                    put_halves(pair[i], &p.pair[h][i], &p.low[h][i]);
+                else
+                    p.pair[h][i] = pair[i];
         }
     } else if (KIND == DG_Q4_K || KIND == DG_Q5_K || KIND == DG_Q6_K) {
         load_piece_k<KIND>(row, block, t, p);
@@ -220,19 +235,26 @@ typedef struct packed_args {
     bool add, fine; /* fine: with the lower halves of x */
 } packed_args;
 
-/* sum += the product of half h of 32 weights of 16 rows and eight rows of x. */
-DG_DEV void multiply_half(float sum[4], const piece p[2], int h, const uint32_t x[8], bool fine) {
-    const uint32_t a[4] = {p[0].pair[h][0], p[1].pair[h][0], p[0].pair[h][1], p[1].pair[h][1]};
+/* sum += the product of half h of 32 weights of 16 rows, a pair of registers each, and eight rows of x. */
+DG_DEV void multiply_pairs(float sum[4], const uint32_t first[2], const uint32_t second[2], int h, const uint32_t x[8], bool fine) {
+    const uint32_t a[4] = {first[0], second[0], first[1], second[1]};
     dg_mma_m16n8k16_bf16(sum, a, x + 2 * h);
     if (fine) dg_mma_m16n8k16_bf16(sum, a, x + 4 + 2 * h);
+}
+
+DG_DEV void multiply_half(float sum[4], const piece p[2], int h, const uint32_t x[8], bool fine) {
+    multiply_pairs(sum, p[0].pair[h], p[1].pair[h], h, x, fine);
 }
 
 /* acc += 32 weights of 16 rows times eight rows of x, whose sums are `sums` for this lane's two columns. */
 template <int KIND>
 DG_DEV void multiply_block(float acc[4], const piece p[2], const uint32_t x[8], const float sums[2], bool fine) {
-    if constexpr (KIND == DG_BF16) {
-        multiply_half(acc, p, 0, x, fine);
-        multiply_half(acc, p, 1, x, fine);
+    if constexpr (KIND == DG_BF16 || KIND == DG_F16) {
+        DG_UNROLL
+        for (int h = 0; h < 2; h++) {
+            multiply_half(acc, p, h, x, fine);
+            if (KIND == DG_F16) multiply_pairs(acc, p[0].low[h], p[1].low[h], h, x, fine);
+        }
     } else {
         constexpr bool two_scales = KIND == DG_Q6_K, offset = KIND == DG_Q4_1 || KIND == DG_Q5_1 || KIND == DG_Q4_K || KIND == DG_Q5_K;
         float sum[4] = {0, 0, 0, 0};
@@ -319,6 +341,7 @@ void dg_cuda_multiply_packed(dg_cuda *c, dg_mat x, const dg_product *p, bool add
     if (!a.m) return;
     switch (p->w.dtype) {
     case DG_BF16: launch<DG_BF16>(c, a); break;
+    case DG_F16: launch<DG_F16>(c, a); break;
     case DG_Q4_0: launch<DG_Q4_0>(c, a); break;
     case DG_Q4_1: launch<DG_Q4_1>(c, a); break;
     case DG_Q5_0: launch<DG_Q5_0>(c, a); break;
