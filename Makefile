@@ -37,6 +37,7 @@ OPS_SRC  := $(addprefix bench/,bench_ops.c ops.c steps.c measure.c peaks.c)
 BENCH_SRC:= $(filter-out $(OPS_SRC),$(wildcard bench/*.c)) bench/measure.c bench/peaks.c
 BENCH_PART := $(addprefix bench/,stats.c prompts.c sample.c arms.c summary.c) # what its unit test links
 
+comma    := ,
 # CUDA=1 makes library and program with the CUDA backend, in $(BUILD)/cuda; auto: where nvcc is.
 NVCC     ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 WITH_CUDA:= $(if $(filter 1,$(CUDA)),1,$(if $(filter auto,$(CUDA)),$(if $(NVCC),1)))
@@ -47,11 +48,14 @@ NEWEST   := $(lastword $(SMS))
 NVCCFLAGS:= -std=c++17 -O3 -I. -fmad=false -DDG_CUDA -Werror all-warnings $(foreach s,$(SMS),-gencode arch=compute_$s,code=sm_$s) \
             -gencode arch=compute_$(NEWEST),code=compute_$(NEWEST) \
             -Xcompiler -fPIC,-fvisibility=hidden,-pthread,-Wall,-Wextra,-Wno-missing-field-initializers,-Werror
-CUDA_LIB := $(if $(NVCC),-L$(dir $(NVCC))../lib64 -lcudart_static -lstdc++ -ldl -lrt)
+# cuDNN is used where its header is beside the toolkit's or the system's.
+CUDA_DIR := $(if $(NVCC),$(patsubst %/bin,%,$(patsubst %/,%,$(dir $(realpath $(NVCC))))))
+CUDNN    ?= $(firstword $(wildcard $(CUDA_DIR)/include/cudnn.h /usr/include/cudnn.h /usr/local/include/cudnn.h))
+CUDA_LIB := $(if $(NVCC),-L$(CUDA_DIR)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA_DIR)/lib64 -lcublasLt $(if $(CUDNN),-lcudnn) -lcudart_static -lstdc++ -ldl -lrt)
 
 # The library is built twice: as shipped, and with DG_TEST (asserts on, allocation hooks, DG_ISA).
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/rel/%.o)
-CUDA_OBJ := $(CUDA_SRC:%.cu=$(BUILD)/cuda/%.o)
+CUDA_OBJ := $(CUDA_SRC:%.cu=$(BUILD)/cuda/%.o) $(patsubst %.c,$(BUILD)/cuda/%.o,$(wildcard kernels/cuda/*.c))
 CLIB_OBJ := $(filter-out %/backend.o,$(LIB_OBJ)) $(BUILD)/cuda/kernels/backend.o $(CUDA_OBJ)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/rel/%.o)
 TLIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/test/%.o)
@@ -106,11 +110,11 @@ $(BUILD)/test/%.o: %.c Makefile
 	$(call say,CC ,$@)
 	$(Q)$(CC) $(BASE) $(CFLAGS) $(TESTDEF) $(call isa,$<) -c $< -o $@
 
-# The same with the CUDA backend. Of the C files, only the list of backends differs.
+# The same with the CUDA backend. Of the C files, only the list of backends differs; that which calls cuDNN is there alone.
 $(BUILD)/cuda/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC ,$@)
-	$(Q)$(CC) $(BASE) $(CFLAGS) -DNDEBUG -DDG_CUDA -c $< -o $@
+	$(Q)$(CC) $(BASE) $(CFLAGS) -DNDEBUG -DDG_CUDA $(if $(findstring /cuda/,$<),-isystem $(CUDA_DIR)/include $(if $(CUDNN),,-DDG_NO_CUDNN)) -c $< -o $@
 
 $(BUILD)/cuda/%.o: %.cu Makefile
 	@mkdir -p $(@D)

@@ -237,7 +237,7 @@ static void bench_attention(bench *b) {
     static const struct {
         const char *name;
         dg_attn_shape heads;
-    } shape[] = {{"135M 9/3 of 64", {9, 3, 64, 0, 0.125f}}, {"1.7B 32/32 of 64", {32, 32, 64, 0, 0.125f}}};
+    } shape[] = {{"135M 9/3 of 64", {9, 3, 64, 0, 0.125f, false}}, {"1.7B 32/32 of 64", {32, 32, 64, 0, 0.125f, false}}};
     static const dg_dtype type[] = {DG_F32, DG_F16};
     static const int32_t keys[] = {128, 512, 1024, 2048, 4096}, rows[] = {1, 4, 16, 64, 256};
     dg_mat q = mat_random(DG_F32, 256, 2048, 1), out = mat_random(DG_F32, 256, 2048, 1);

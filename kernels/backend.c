@@ -268,6 +268,7 @@ static const dg_ops checked = {
 static const dg_ops *table_of(opened *o) {
     o->checked = checked;
     o->checked.host_memory = o->driver->ops->host_memory;
+    o->checked.has_loose = o->driver->ops->has_loose;
     return &o->checked;
 }
 #else

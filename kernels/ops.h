@@ -8,6 +8,9 @@
  *  - Pointers in matrices, and int32 arrays marked "device", are in backend memory (on the CPU: memory).
  *  - CPU ops are row-invariant and thread-invariant: row i of a result depends on row i of the inputs
  *    alone, to the bit, whatever other rows are in the call and however many threads run it.
+ *  - Where a call is `loose` (x of matmul, the shape of attention), a backend may hand it to a library that picks its
+ *    kernels by shape: then row i depends on the number of rows as well, but still on no other row. Calls of one shape
+ *    give the same bits. Without it every backend keeps the order of a row's sums.
  *  - No op allocates. Backends own what scratch they need from dg_backend_open() on.
  *  - Several threads may call ops of one backend at once; on the CPU they wait for each other.
  *  - Letters: n rows, d hidden, H heads, G KV heads, hd head dim, V vocabulary, k reduction or count. */
@@ -43,6 +46,7 @@ typedef struct dg_attn_shape {
     int32_t n_head, n_kv_head, head_dim; /* query head h reads KV head h / (n_head / n_kv_head) */
     int32_t window;                      /* 0: none; W: only keys with |pos_q - pos_k| < W */
     float scale;                         /* on q.k, usually 1/sqrt(hd) */
+    bool loose;                          /* scores and weights may be rounded to the cache's type, see kernels/cuda/README.md */
 } dg_attn_shape;
 
 /* Sampling of one sequence: Gumbel-max over the kept tokens, argmax(logit/T + noise(seed, pos, token)).
@@ -75,6 +79,7 @@ typedef struct dg_ops {
 
     /* --- memory (host pointers for host-side arguments) --- */
     bool host_memory; /* the backend's memory is the host's: weights may stay where the file is mapped */
+    bool has_loose;   /* it computes loose calls in another way than others */
     void *(*alloc)(dg_backend *be, size_t bytes); /* 64-byte aligned, NULL when there is none */
     void (*free)(dg_backend *be, void *p);        /* NULL is fine */
     void (*upload)(dg_backend *be, void *dst, const void *src, size_t bytes);   /* src may change on return */

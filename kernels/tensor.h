@@ -69,6 +69,7 @@ typedef struct dg_mat {
     int64_t stride; /* elements from one row to the next, >= cols; whole blocks for quantised types */
     bool packed;    /* weights in the layout that the backend's pack wrote: for its matmul alone, no view has rows */
     bool coarse;    /* packed: its matmul may take activations with 8 bits whatever the backend's precision */
+    bool loose;     /* activations: the order of a row's sums in matmul may depend on how many rows there are */
 } dg_mat;
 
 static inline dg_mat dg_mat_make(void *data, dg_dtype dtype, int32_t rows, int32_t cols) {

@@ -54,7 +54,7 @@ static void attention_half(dg_backend *be, const dg_config *c, const dg_layer *l
                                .mask = mask >= 0 ? (dg_mask)mask : s->mask};
     }
     const dg_attn_shape shape = {c->n_head, c->n_kv_head, c->head_dim, c->window[l],
-                                 1.0f / sqrtf((float)c->head_dim)};
+                                 1.0f / sqrtf((float)c->head_dim), w->att.loose};
     op->attention(be, w->att, w->q, seg, b->n_seg, &shape);
     dg_matmul(be, w->x, w->att, layer->wo, layer->bo, true);
 }

@@ -224,7 +224,7 @@ void mirror_backend(dg_backend *be) {
     static dg_ops ops;
     inner = be->ops;
     ops = (dg_ops){
-        .name = "mirror", .host_memory = true, .alloc = inner->alloc, .free = inner->free, .upload = inner->upload,
+        .name = "mirror", .host_memory = true, .has_loose = inner->has_loose, .alloc = inner->alloc, .free = inner->free, .upload = inner->upload,
         .download = inner->download, .sync = inner->sync, .pack_bytes = inner->pack_bytes, .pack = pack,
         .copy2d = copy2d, .zero = zero, .embed = embed, .rms_norm = rms_norm, .matmul = matmul, .rope_table = rope_table,
         .rope = rope, .attention = attention, .kv_put = kv_put, .kv_move = kv_move, .kv_get = kv_get, .swiglu = swiglu,

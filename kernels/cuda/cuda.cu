@@ -157,6 +157,7 @@ static bool take_resources(dg_cuda *c, const char *what) {
               dg_cuda_ok(c, cudaMalloc(reinterpret_cast<void **>(&c->words), cells * sizeof *c->words), "cudaMalloc", what) &&
               dg_cuda_ok(c, cudaMalloc(reinterpret_cast<void **>(&c->sums), cells / 32 * sizeof *c->sums), "cudaMalloc", what) &&
               dg_cuda_ok(c, cudaMallocHost(reinterpret_cast<void **>(&c->ring), DG_RING_BYTES), "cudaMallocHost", what);
+    ok = ok && dg_cuda_lt_open(c, what);
     for (int i = 0; i < 2 && ok; i++)
         ok = dg_cuda_ok(c, cudaMallocHost(reinterpret_cast<void **>(&c->chunk[i]), DG_CHUNK_BYTES), "cudaMallocHost", what) &&
              dg_cuda_ok(c, cudaEventCreateWithFlags(&c->chunk_free[i], cudaEventDisableTiming), "cudaEventCreate", what);
@@ -174,6 +175,8 @@ static void give_back(dg_cuda *c) {
     if (c->parts) cudaFree(c->parts);
     if (c->words) cudaFree(c->words);
     if (c->sums) cudaFree(c->sums);
+    dg_cuda_lt_close(c);
+    dg_sdpa_close(&c->sdpa);
     if (c->stream) cudaStreamDestroy(c->stream);
     cudaGetLastError();
 }
@@ -229,6 +232,7 @@ static const char *cuda_describe(const void *ctx) { return static_cast<const dg_
 static const dg_ops ops = {
     .name = "cuda",
     .host_memory = false,
+    .has_loose = true,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .upload = cuda_upload,

@@ -6,12 +6,14 @@
 #ifndef DG_CUDA_H
 #define DG_CUDA_H
 
+#include <cublasLt.h>
 #include <pthread.h>
 
 #include "kernels/cuda/launch.h"
 
 extern "C" {
 #include "kernels/backend.h"
+#include "kernels/cuda/sdpa.h"
 }
 
 enum {
@@ -20,7 +22,30 @@ enum {
     DG_RING_UPLOAD = DG_RING_BYTES / 8, /* the longest of them */
     DG_CHUNK_BYTES = 4 << 20,         /* longer ones go through two pinned pieces of this size */
     DG_PACKED_ROWS = 64,              /* of x, in one product by packed weights */
+    DG_LT_LEAST = 17,                 /* rows of x from which a loose product is cuBLASLt's */
+    DG_LT_ROWS = 256,                 /* of x, in one of its products by 16-bit weights */
+    DG_LT_CHOICES = 512,              /* shapes that its choices are kept for */
 };
+
+/* A product as cuBLASLt sees it, compared byte by byte. Strides in elements, alignments in bytes. */
+typedef struct dg_lt_shape {
+    int64_t w_stride, x_stride, out_stride;
+    int32_t m, n, k, type;
+    uint32_t w_align, x_align, out_align, has_bias;
+} dg_lt_shape;
+
+typedef struct dg_lt_choice {
+    dg_lt_shape shape;
+    cublasLtMatmulAlgo_t algo;
+    bool refused;
+} dg_lt_choice;
+
+typedef struct dg_lt {
+    cublasLtHandle_t handle; /* NULL: the library does not start */
+    void *workspace;
+    uint16_t *halves; /* x as two matrices of 16 bits, [2][DG_LT_ROWS, max_cols] at most */
+    dg_lt_choice choice[DG_LT_CHOICES]; /* by a hash of the shape; m is 0 where there is none */
+} dg_lt;
 
 typedef struct dg_cuda {
     int32_t device;
@@ -34,6 +59,8 @@ typedef struct dg_cuda {
     size_t n_part;
     uint32_t *words; /* activations for packed weights, [DG_PACKED_ROWS, max_cols] */
     float *sums;     /* and of every 32 of them, [DG_PACKED_ROWS, max_cols / 32] */
+    dg_lt lt;
+    dg_sdpa sdpa;
 
     char *ring; /* pinned [DG_RING_BYTES] */
     size_t ring_at;
@@ -66,6 +93,18 @@ void dg_cuda_upload_long(dg_cuda *c, char *dst, const char *src, size_t bytes);
 /* Products by packed weights: x, at most DG_PACKED_ROWS rows, is split once, for all products that follow. */
 void dg_cuda_split(dg_cuda *c, dg_mat x);
 void dg_cuda_multiply_packed(dg_cuda *c, dg_mat x, const dg_product *p, bool add);
+
+/* matmul within an operation: by the kernels of this folder, and of DG_LT_LEAST rows and more by cuBLASLt where it can. */
+void dg_cuda_multiply(dg_cuda *c, dg_mat x, const dg_product *product, int32_t n, bool add);
+void dg_cuda_matmul_lt(dg_cuda *c, dg_mat x, const dg_product *product, int32_t n, bool add);
+
+/* cuBLASLt's handle, and device memory for it: lt_bytes. False where there is no such memory. */
+size_t dg_cuda_lt_bytes(const dg_cuda *c);
+bool dg_cuda_lt_open(dg_cuda *c, const char *what);
+void dg_cuda_lt_close(dg_cuda *c);
+
+/* Attention of one segment by cuDNN; false, with nothing written, where it is not for cuDNN or refused. */
+bool dg_cuda_sdpa(dg_cuda *c, dg_mat out, dg_mat q, const dg_attn_seg *seg, const dg_attn_shape *shape);
 
 /* ---- the operations, by file; contracts in kernels/ops.h ---- */
 

@@ -164,11 +164,18 @@ static void multiply_packed(dg_cuda *c, dg_mat x, const dg_product *product, int
     }
 }
 
-void dg_cuda_matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t n, bool add) {
-    dg_cuda *c = x.rows ? dg_cuda_begin(be) : NULL;
-    if (!c) return;
+void dg_cuda_multiply(dg_cuda *c, dg_mat x, const dg_product *product, int32_t n, bool add) {
     for (int32_t i = 0; i < n; i++)
         if (!product[i].w.packed) multiply(c, x, &product[i], add);
     multiply_packed(c, x, product, n, add);
+}
+
+void dg_cuda_matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t n, bool add) {
+    dg_cuda *c = x.rows ? dg_cuda_begin(be) : NULL;
+    if (!c) return;
+    if (x.loose && x.rows >= DG_LT_LEAST && c->lt.handle)
+        dg_cuda_matmul_lt(c, x, product, n, add);
+    else
+        dg_cuda_multiply(c, x, product, n, add);
     dg_cuda_end(c, "matmul");
 }

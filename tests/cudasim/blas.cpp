@@ -1,13 +1,15 @@
 /* cuBLASLt's matrix product as loops: out = alpha op(a) op(b) + beta c (+ bias), batches one after the other,
- * sums in f32 with k ascending. Refuses what the library refuses and dgraft could get wrong: shapes that do
- * not fit, rows or columns that overlap, 16-bit matrices that are not aligned, memory that is not the
- * device's. */
+ * sums in f32 with k ascending. Refuses what the library refuses and dgraft could get wrong: shapes and types that do
+ * not fit, rows or columns that overlap, memory that is not the device's, matrices that are less aligned than was
+ * promised, another problem than the algorithm was chosen for, a workspace that is too small. */
+#include <algorithm>
 #include <cstring>
 #include <vector>
 #include "include/cublasLt.h"
 #include "include/cuda_bf16.h"
 #include "include/cuda_fp16.h"
 #include "internal.h"
+#include "sim.h"
 
 struct dgsim_blas {
     int unused;
@@ -34,8 +36,24 @@ struct dgsim_layout {
     }
 };
 struct dgsim_preference {
-    size_t workspace;
+    uint64_t workspace;
+    uint32_t align[4];
 };
+/* What a choice holds: the problem that it is for, what it needs of a, b, c and out, bytes of workspace. */
+struct dgsim_algo {
+    uint64_t problem;
+    uint32_t align[4];
+    uint64_t workspace;
+};
+
+/* The caller's space as what lies in it. */
+static_assert(sizeof(dgsim_matmul) <= sizeof(cublasLtMatmulDescOpaque_t) &&
+              sizeof(dgsim_layout) <= sizeof(cublasLtMatrixLayoutOpaque_t) &&
+              sizeof(dgsim_preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t) &&
+              sizeof(dgsim_algo) <= sizeof(cublasLtMatmulAlgo_t), "it must fit");
+static dgsim_matmul *in(cublasLtMatmulDesc_t d) { return reinterpret_cast<dgsim_matmul *>(d); }
+static dgsim_layout *in(cublasLtMatrixLayout_t l) { return reinterpret_cast<dgsim_layout *>(l); }
+static dgsim_preference *in(cublasLtMatmulPreference_t p) { return reinterpret_cast<dgsim_preference *>(p); }
 
 static float load(const void *p, int type, size_t i) {
     if (type == CUDA_R_32F) return static_cast<const float *>(p)[i];
@@ -123,20 +141,26 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t d, cublasComputeType_t compute, cudaDataType scale) {
+    if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    *in(d) = dgsim_matmul{compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, -1};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeType_t compute,
                                         cudaDataType scale) {
-    if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-    *d = new dgsim_matmul{compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, -1};
-    return CUBLAS_STATUS_SUCCESS;
+    *d = new cublasLtMatmulDescOpaque_t;
+    return cublasLtMatmulDescInit(*d, compute, scale);
 }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attr,
                                               const void *value, size_t bytes) {
-    void *to = attr == CUBLASLT_MATMUL_DESC_TRANSA         ? static_cast<void *>(&d->transa)
-               : attr == CUBLASLT_MATMUL_DESC_TRANSB       ? static_cast<void *>(&d->transb)
-               : attr == CUBLASLT_MATMUL_DESC_EPILOGUE     ? static_cast<void *>(&d->epilogue)
-               : attr == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? static_cast<void *>(&d->bias)
-                                                           : static_cast<void *>(&d->bias_type);
+    dgsim_matmul *m = in(d);
+    void *to = attr == CUBLASLT_MATMUL_DESC_TRANSA         ? static_cast<void *>(&m->transa)
+               : attr == CUBLASLT_MATMUL_DESC_TRANSB       ? static_cast<void *>(&m->transb)
+               : attr == CUBLASLT_MATMUL_DESC_EPILOGUE     ? static_cast<void *>(&m->epilogue)
+               : attr == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? static_cast<void *>(&m->bias)
+                                                           : static_cast<void *>(&m->bias_type);
     if (bytes != (attr == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : sizeof(int32_t)))
         return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(to, value, bytes);
@@ -148,19 +172,26 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t l, cudaDataType type, uint64_t rows, uint64_t cols,
+                                        int64_t ld) {
+    if (type != CUDA_R_32F && type != CUDA_R_16F && type != CUDA_R_16BF) return CUBLAS_STATUS_NOT_SUPPORTED;
+    *in(l) = dgsim_layout{type, rows, cols, ld, CUBLASLT_ORDER_COL, 1, 0};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType type, uint64_t rows,
                                           uint64_t cols, int64_t ld) {
-    if (type != CUDA_R_32F && type != CUDA_R_16F && type != CUDA_R_16BF) return CUBLAS_STATUS_NOT_SUPPORTED;
-    *l = new dgsim_layout{type, rows, cols, ld, CUBLASLT_ORDER_COL, 1, 0};
-    return CUBLAS_STATUS_SUCCESS;
+    *l = new cublasLtMatrixLayoutOpaque_t;
+    return cublasLtMatrixLayoutInit(*l, type, rows, cols, ld);
 }
 
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
                                                 cublasLtMatrixLayoutAttribute_t attr, const void *value,
                                                 size_t bytes) {
-    void *to = attr == CUBLASLT_MATRIX_LAYOUT_ORDER         ? static_cast<void *>(&l->order)
-               : attr == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT ? static_cast<void *>(&l->batch)
-                                                            : static_cast<void *>(&l->batch_offset);
+    dgsim_layout *m = in(l);
+    void *to = attr == CUBLASLT_MATRIX_LAYOUT_ORDER         ? static_cast<void *>(&m->order)
+               : attr == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT ? static_cast<void *>(&m->batch)
+                                                            : static_cast<void *>(&m->batch_offset);
     if (bytes != (attr == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET ? sizeof(int64_t) : sizeof(int32_t)))
         return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(to, value, bytes);
@@ -172,16 +203,23 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) {
-    *p = new dgsim_preference{0};
+cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t p) {
+    *in(p) = dgsim_preference{0, {256, 256, 256, 256}};
     return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) {
+    *p = new cublasLtMatmulPreferenceOpaque_t;
+    return cublasLtMatmulPreferenceInit(*p);
+}
+
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
-                                                    cublasLtMatmulPreferenceAttributes_t, const void *value,
+                                                    cublasLtMatmulPreferenceAttributes_t attr, const void *value,
                                                     size_t bytes) {
-    if (bytes != sizeof p->workspace) return CUBLAS_STATUS_INVALID_VALUE;
-    memcpy(&p->workspace, value, bytes);
+    const bool space = attr == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+    if (bytes != (space ? sizeof(uint64_t) : sizeof(uint32_t))) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(space ? static_cast<void *>(&in(p)->workspace) : &in(p)->align[attr - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
+           value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -191,6 +229,8 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
 }
 
 } /* extern "C" */
+
+/* --- checks --- */
 
 static cublasStatus_t check_shapes(const dgsim_matmul &d, const dgsim_layout &a, const dgsim_layout &b,
                                    const dgsim_layout &c, const dgsim_layout &out) {
@@ -204,33 +244,80 @@ static cublasStatus_t check_shapes(const dgsim_matmul &d, const dgsim_layout &a,
             return CUBLAS_STATUS_INVALID_VALUE;
     if (a.type != b.type || c.type != out.type || (out.type != a.type && out.type != CUDA_R_32F))
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (d.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (d.epilogue == CUBLASLT_EPILOGUE_BIAS && d.bias_type >= 0 && d.bias_type != out.type) return CUBLAS_STATUS_NOT_SUPPORTED;
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* A matrix must lie within one allocation of the device and be aligned to its elements, as the loops read it.
- */
-static bool on_device(const void *p, const dgsim_layout &l) {
+/* The problem in a number: what is chosen for one is not for another. */
+static uint64_t problem_of(const dgsim_matmul &d, const dgsim_layout &a, const dgsim_layout &b, const dgsim_layout &out) {
+    uint64_t h = 14695981039346656037u;
+    auto mix = [&h](int64_t v) { h = (h ^ static_cast<uint64_t>(v)) * 1099511628211u; };
+    mix(d.compute), mix(d.transa), mix(d.transb), mix(d.epilogue);
+    for (const dgsim_layout *l : {&a, &b, &out})
+        mix(l->type), mix(static_cast<int64_t>(l->rows)), mix(static_cast<int64_t>(l->cols)), mix(l->ld), mix(l->order), mix(l->batch);
+    return h;
+}
+
+/* A matrix must lie within one allocation of the device and be aligned to its elements, as the loops read it, and to
+ * what the algorithm needs. */
+static bool on_device(const void *p, const dgsim_layout &l, uint32_t align) {
     const char *start = static_cast<const char *>(p);
     const dgsim_block *b = dgsim_find(p);
     const uint64_t last = (l.lines() - 1) * static_cast<uint64_t>(l.ld) + l.line() +
                           static_cast<uint64_t>((l.batch - 1) * l.batch_offset);
     return b && b->live && start >= b->start && start + last * l.bytes() <= b->start + b->bytes &&
-           reinterpret_cast<uintptr_t>(p) % l.bytes() == 0;
+           reinterpret_cast<uintptr_t>(p) % l.bytes() == 0 && reinterpret_cast<uintptr_t>(p) % align == 0;
 }
 
+static bool bytes_on_device(const void *p, size_t bytes) {
+    const char *start = static_cast<const char *>(p);
+    const dgsim_block *b = dgsim_find(p);
+    return b && b->live && start >= b->start && start + bytes <= b->start + b->bytes;
+}
+
+/* An algorithm that loads as much at a time as columns allow, up to 16 bytes; a workspace as if sums were split. */
 extern "C" cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t d,
                                                          cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                                          cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t out,
-                                                         cublasLtMatmulPreference_t, int wanted,
+                                                         cublasLtMatmulPreference_t wish, int wanted,
                                                          cublasLtMatmulHeuristicResult_t *results,
                                                          int *found) {
     *found = 0;
-    const cublasStatus_t s = check_shapes(*d, *a, *b, *c, *out);
+    const cublasStatus_t s = check_shapes(*in(d), *in(a), *in(b), *in(c), *in(out));
     if (s) return s;
     if (wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
+    if (dgsim.no_blas) return CUBLAS_STATUS_NOT_SUPPORTED;
+    const dgsim_layout *const layout[] = {in(a), in(b), in(c), in(out)};
+    dgsim_algo algo = {problem_of(*in(d), *in(a), *in(b), *in(out)), {}, 0};
+    for (int i = 0; i < 4; i++) {
+        const uint64_t bits = static_cast<uint64_t>(layout[i]->ld) * layout[i]->bytes() | in(wish)->align[i] | 16;
+        algo.align[i] = static_cast<uint32_t>(bits & (~bits + 1));
+    }
+    algo.workspace = std::min(in(wish)->workspace, in(out)->rows * in(out)->cols * sizeof(float));
     results[0] = {};
+    memcpy(&results[0].algo, &algo, sizeof algo);
+    results[0].workspaceSize = algo.workspace;
     results[0].wavesCount = 1;
     *found = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t refuse(const char *why) {
+    fprintf(stderr, "cudasim: cublasLtMatmul: %s\n", why);
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+/* Everything that a product is checked for but its shapes. */
+static cublasStatus_t check_memory(const product &p, const dgsim_algo &algo, const void *workspace, size_t bytes) {
+    const std::lock_guard<std::recursive_mutex> guard(dgsim_mutex);
+    if (!on_device(p.pa, p.a, algo.align[0]) || !on_device(p.pb, p.b, algo.align[1]) ||
+        !on_device(p.pout, p.out, algo.align[3]) || (p.beta != 0 && !on_device(p.pc, p.c, algo.align[2])))
+        return refuse("a matrix is not aligned as was promised, or does not lie in device memory");
+    if (p.d.epilogue == CUBLASLT_EPILOGUE_BIAS && !bytes_on_device(p.d.bias, p.out.rows * (p.d.bias_type == CUDA_R_32F ? 4 : 2)))
+        return refuse("the bias does not lie in device memory");
+    if (algo.workspace && (bytes < algo.workspace || !bytes_on_device(workspace, bytes) || reinterpret_cast<uintptr_t>(workspace) % 16))
+        return refuse("the workspace is too small, not aligned, or not in device memory");
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -238,21 +325,25 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t 
                                          const void *a, cublasLtMatrixLayout_t la, const void *b,
                                          cublasLtMatrixLayout_t lb, const void *beta, const void *c,
                                          cublasLtMatrixLayout_t lc, void *out, cublasLtMatrixLayout_t lout,
-                                         const cublasLtMatmulAlgo_t *, void *, size_t, cudaStream_t s) {
-    const cublasStatus_t status = check_shapes(*d, *la, *lb, *lc, *lout);
+                                         const cublasLtMatmulAlgo_t *chosen, void *workspace, size_t workspace_bytes,
+                                         cudaStream_t s) {
+    cublasStatus_t status = check_shapes(*in(d), *in(la), *in(lb), *in(lc), *in(lout));
     if (status) return status;
-    product p = {*d, *la, *lb, *lc, *lout, a, b, c, out, 0, 0};
+    product p = {*in(d), *in(la), *in(lb), *in(lc), *in(lout), a, b, c, out, 0, 0};
     memcpy(&p.alpha, alpha, sizeof p.alpha);
     memcpy(&p.beta, beta, sizeof p.beta);
     if (p.d.bias_type < 0) p.d.bias_type = p.out.type;
-    {
-        const std::lock_guard<std::recursive_mutex> guard(dgsim_mutex);
-        if (!on_device(a, p.a) || !on_device(b, p.b) || !on_device(out, p.out) ||
-            (p.beta != 0 && !on_device(c, p.c))) {
-            fprintf(stderr,
-                    "cudasim: cublasLtMatmul: a matrix is not aligned, or does not lie in device memory\n");
-            return CUBLAS_STATUS_INVALID_VALUE;
-        }
+    dgsim_algo algo = {0, {1, 1, 1, 1}, 0};
+    if (chosen) {
+        memcpy(&algo, chosen, sizeof algo);
+        if (algo.problem != problem_of(p.d, p.a, p.b, p.out)) return refuse("the algorithm was chosen for another problem");
     }
-    return dgsim_push(s, [p] { multiply(p); }) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
+    status = check_memory(p, algo, workspace, workspace_bytes);
+    if (status) return status;
+    return dgsim_push(s, [p, algo, workspace] {
+               if (algo.workspace) memset(workspace, 0xff, algo.workspace); /* nothing of anyone else's may lie there */
+               multiply(p);
+           })
+               ? CUBLAS_STATUS_EXECUTION_FAILED
+               : CUBLAS_STATUS_SUCCESS;
 }

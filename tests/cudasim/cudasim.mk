@@ -7,7 +7,8 @@ SIM_CU   := $(SIM_BASE) -Itests/cudasim/include -DDG_CUDASIM -DDG_CUDA $(TESTDEF
 SIM_LOG  := -O1 -fsanitize=thread,bounds,alignment,object-size -fsanitize-recover=all
 SIM_OBJ  := $(patsubst %.cpp,$(BUILD)/sim/%.o,$(wildcard tests/cudasim/*.cpp))
 SIM_KERNEL := $(wildcard kernels/cuda/*.cu)
-SIM_LIB_OBJ := $(filter-out %/kernels/backend.o,$(TLIB_OBJ)) $(BUILD)/sim/kernels/backend.o $(SIM_OBJ)
+SIM_LIB_OBJ := $(filter-out %/kernels/backend.o,$(TLIB_OBJ)) $(BUILD)/sim/kernels/backend.o $(SIM_OBJ) \
+               $(patsubst %.c,$(BUILD)/sim/%.o,$(wildcard kernels/cuda/*.c))
 
 SIM_UNIT     := $(wildcard tests/cudasim/test_*.c)
 # Tests that DEVICE_SRC names run as they are, but for one word of tests/support.c: single operations with every

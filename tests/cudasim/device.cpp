@@ -19,6 +19,7 @@ __attribute__((constructor)) static void read_environment(void) {
     if ((v = getenv("DGSIM_DRIVER"))) dgsim.driver = atoi(v);
     if ((v = getenv("DGSIM_CC"))) sscanf(v, "%d.%d", &dgsim.major, &dgsim.minor);
     if ((v = getenv("DGSIM_MEMORY"))) dgsim.memory = strtoull(v, nullptr, 0);
+    if ((v = getenv("DGSIM_CUDNN"))) dgsim.cudnn = atoi(v);
     if ((v = getenv("DGSIM_ORDER")))
         dgsim.order = !strcmp(v, "reverse")    ? DGSIM_REVERSE
                       : !strcmp(v, "shuffled") ? DGSIM_SHUFFLED

@@ -22,6 +22,8 @@ typedef struct dgsim_config {
     long fail_launch; /* n > 0: the device is lost in the n-th kernel to run from now on */
     dgsim_order
         order; /* of a block's threads and a grid's blocks [DGSIM_ORDER: forward, reverse, shuffled] */
+    int cudnn;   /* whether there is cuDNN [DGSIM_CUDNN] */
+    int no_blas; /* cuBLASLt finds no way for any product */
 } dgsim_config;
 
 extern dgsim_config dgsim;

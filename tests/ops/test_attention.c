@@ -77,7 +77,7 @@ static scene scene_new(dg_backend *be, shape s, uint64_t *seed) {
     c.cv = cache_new(s.dtype, cap, s.kv_heads * s.hd);
     cache_fill(be, c.ck, c.cv, c.k, c.v, s.hd);
     c.seg = (dg_attn_seg){c.ck, c.cv, c.pos, c.bits, s.len, s.win, 1, s.n, s.mask};
-    c.shape = (dg_attn_shape){s.heads, s.kv_heads, s.hd, s.window, 1 / sqrtf((float)s.hd)};
+    c.shape = (dg_attn_shape){s.heads, s.kv_heads, s.hd, s.window, 1 / sqrtf((float)s.hd), false};
     return c;
 }
 
@@ -303,6 +303,32 @@ static void test_rows_alone(void **state) {
     on_every_cpu(rows_alone);
 }
 
+/* Loose attention may round scores and weights to the cache's type; where a library computes it, it is that of long causal
+ * segments. */
+static void loose(dg_backend *be) {
+    static const shape shapes[] = {{4, 2, 64, 0, DG_F16, DG_MASK_CAUSAL, 70, 130, 130}, {3, 3, 32, 0, DG_BF16, DG_MASK_CAUSAL, 0, 200, 200},
+                                   {2, 1, 64, 90, DG_F16, DG_MASK_CAUSAL, 20, 140, 140}, {2, 1, 64, 0, DG_F32, DG_MASK_CAUSAL, 3, 140, 129},
+                                   {4, 2, 64, 0, DG_F16, DG_MASK_BITS, 70, 130, 130}};
+    for (size_t t = 0; t < sizeof shapes / sizeof *shapes; t++) {
+        uint64_t seed = 500 + t;
+        scene c = scene_new(be, shapes[t], &seed);
+        dg_mat out = mat_new(DG_F32, c.out.rows, c.out.cols, 0);
+        be->ops->attention(be, c.out, c.q, &c.seg, 1, &c.shape);
+        c.shape.loose = true;
+        be->ops->attention(be, out, c.q, &c.seg, 1, &c.shape);
+        const float most = shapes[t].dtype == DG_BF16 ? 4e-2f : 5e-3f; /* of values below 1 */
+        for (int32_t i = 0; i < shapes[t].n; i++)
+            check_near(f32_at(out, 1 + i, 0), f32_at(c.out, 1 + i, 0), (size_t)out.cols, most, "loose attention");
+        mat_free(out);
+        scene_free(&c);
+    }
+}
+
+static void test_loose(void **state) {
+    (void)state;
+    on_every_cpu(loose);
+}
+
 /* What is put into a cache comes out rounded to its type and nothing else changes; rows move as kv_move says. */
 static void cache_rows(dg_backend *be) {
     static const struct {
@@ -373,6 +399,7 @@ int main(void) {
         cmocka_unit_test(test_tree_is_chain),
         cmocka_unit_test(test_segments_and_threads),
         cmocka_unit_test(test_rows_alone),
+        cmocka_unit_test(test_loose),
         cmocka_unit_test(test_blind_row),
         cmocka_unit_test(test_cache_rows),
     };

@@ -421,6 +421,150 @@ static void test_not_packed(void **state) {
     dg_backend_close(exact);
 }
 
+/* ---- loose: by a library, on a device ---- */
+
+static const shape loose_shape[] = {{17, 33, 256, 0, 0}, {31, 7, 512, 1, 1},  {64, 65, 768, 0, 1},  {129, 20, 256, 1, 0},
+                                    {300, 9, 512, 0, 1}, {16, 12, 256, 1, 1}, {17, 5, 1280, 1, 1}};
+static const shape loose_odd_shape[] = {{17, 33, 31, 0, 1}, {31, 7, 577, 1, 0}, {64, 3, 100, 1, 1}, {129, 18, 65, 0, 1}, {129, 1, 1, 1, 0}};
+
+/* Packed where the backend packs it: activations have at least 16 bits then. All else is f32. */
+static void check_loose(dg_backend *be, shape s, dg_dtype dtype) {
+    uint64_t seed = (uint64_t)(s.n * 131 + s.m * 17 + s.k) + dtype;
+    operands o = operands_new(s, dtype, &seed);
+    const size_t cells = (size_t)(s.n * s.m);
+    double *want = malloc(sizeof(double) * cells), *size = malloc(sizeof(double) * cells), tolerance = 4e-6;
+    reference(s, &o, want, size);
+    const bool halves = (dtype == DG_BF16 || dtype == DG_F16) && be->ops->pack_bytes(be, o.w, dtype);
+    dg_mat w = halves ? mat_pack(be, o.w, dtype) : o.w, x = o.x;
+    if (halves && dtype == DG_BF16) tolerance += 0x1p-17;
+    x.loose = true;
+    dg_matmul(be, o.out, x, w, o.bias, s.add);
+    char what[160];
+    snprintf(what, sizeof what, "%s, loose, %s, n %d m %d k %d", dg_backend_describe(be), dg_dtype_get(dtype)->name, s.n, s.m, s.k);
+    check_scaled(o.out, want, size, tolerance, what);
+    check_gaps(o.out);
+    free(want), free(size);
+    if (halves) mat_free(w);
+    operands_free(o);
+}
+
+static void loose_reference(dg_backend *be) {
+    for (int t = 0; t < DG_DTYPE_COUNT; t++) {
+        if (!dg_dtype_is_weight((dg_dtype)t)) continue;
+        const bool plain = dg_dtype_get((dg_dtype)t)->block_len == 1;
+        /* quantised ones go where they always go: one shape is enough */
+        for (size_t i = 0; i < (plain ? sizeof loose_shape / sizeof *loose_shape : 2); i++)
+            check_loose(be, loose_shape[i], (dg_dtype)t);
+        for (size_t i = 0; plain && i < sizeof loose_odd_shape / sizeof *loose_odd_shape; i++)
+            check_loose(be, loose_odd_shape[i], (dg_dtype)t);
+    }
+}
+
+static void test_loose_reference(void **state) {
+    (void)state;
+    on_every_cpu(loose_reference);
+}
+
+/* Of the same shape the same bits, whatever the other rows are; and a backend that has another way takes it. Products of
+ * several types beside each other, with fewer bits, too. */
+static void loose_rows(dg_backend *be) {
+    uint64_t seed = 9;
+    const shape s = {150, 19, 1536, 0, 1};
+    bool differ = false;
+    static const dg_dtype dtype[] = {DG_F32, DG_BF16, DG_F16, DG_Q8_0};
+    operands o[4];
+    dg_product p[4];
+    dg_mat first[4];
+    for (int t = 0; t < 4; t++) {
+        o[t] = operands_new(s, dtype[t], &seed);
+        dg_mat w = o[t].w;
+        if (be->ops->pack_bytes(be, w, dtype[t])) w = mat_pack(be, w, dtype[t]);
+        p[t] = (dg_product){o[t].out, w, o[t].bias};
+        first[t] = mat_new(DG_F32, s.n, s.m, 0);
+    }
+    dg_mat x = o[0].x, other = mat_new(DG_F32, s.n, s.k, 3);
+    x.loose = other.loose = true;
+    be->ops->matmul(be, x, p, 4, false);
+    for (int t = 0; t < 4; t++)
+        for (int32_t r = 0; r < s.n; r++) memcpy(dg_mat_row(&first[t], r), dg_mat_row(&o[t].out, r), (size_t)s.m * sizeof(float));
+    mat_random(other, 7, &seed); /* row 100 as before */
+    memcpy(dg_mat_row(&other, 100), dg_mat_row(&x, 100), (size_t)s.k * sizeof(float));
+    be->ops->matmul(be, other, p, 4, false);
+    for (int t = 0; t < 4; t++) check_same(dg_mat_rows(o[t].out, 100, 1), dg_mat_rows(first[t], 100, 1), "loose, among other rows");
+    x.loose = false;
+    be->ops->matmul(be, x, p, 4, false);
+    for (int t = 0; t < 3; t++)
+        for (int32_t r = 0; r < s.n; r++)
+            differ |= memcmp(dg_mat_row(&first[t], r), dg_mat_row(&o[t].out, r), (size_t)s.m * sizeof(float)) != 0;
+    check_same(o[3].out, first[3], "loose, of a type that has one way");
+    assert_int_equal(differ, be->ops->has_loose);
+    for (int t = 0; t < 4; t++) {
+        if (p[t].w.packed) mat_free(p[t].w);
+        mat_free(first[t]);
+        operands_free(o[t]);
+    }
+    mat_free(other);
+}
+
+static void test_loose_rows(void **state) {
+    (void)state;
+    on_every_cpu(loose_rows);
+}
+
+/* Large, small and no activations: what the halves of f16 hold. */
+static void loose_range(dg_backend *be) {
+    uint64_t seed = 10;
+    const shape s = {40, 8, 64, 0, 0};
+    for (int t = 0; t < 2; t++) {
+        const dg_dtype dtype = t ? DG_F16 : DG_BF16;
+        operands o = operands_new(s, dtype, &seed);
+        for (int32_t r = 0; r < s.n; r++)
+            for (int32_t k = 0; k < s.k; k++) *f32_at(o.x, r, k) *= r == 0 ? 0 : ldexpf(1, r - 16); /* 2^-15 to 2^23 */
+        double want[40 * 8], size[40 * 8];
+        reference(s, &o, want, size);
+        for (int i = 0; i < s.n * s.m; i++) size[i] = size[i] * 2e-5 + 0x1p-28 * s.k;
+        const bool halves = be->ops->pack_bytes(be, o.w, dtype) > 0;
+        dg_mat w = halves ? mat_pack(be, o.w, dtype) : o.w, x = o.x;
+        x.loose = true;
+        dg_matmul(be, o.out, x, w, o.bias, false);
+        check_scaled(o.out, want, size, 1, "loose, of every size");
+        if (halves) mat_free(w);
+        operands_free(o);
+    }
+}
+
+static void test_loose_range(void **state) {
+    (void)state;
+    on_every_cpu(loose_range);
+}
+
+/* Weights of 16 bits, packed, at the numbers of rows that tensor cores are for: within 16 bits of x, and each row alone. */
+static void test_packed_halves(void **state) {
+    (void)state;
+    dg_backend *be = open_cpu(NULL, 1);
+    static const int32_t n[] = {1, 8, 9, 16, 17, 33, 70};
+    uint64_t seed = 11;
+    for (int t = 0; t < 2; t++) {
+        const shape s = {70, 21, 544, 1, 1};
+        operands o = operands_new(s, t ? DG_F16 : DG_BF16, &seed);
+        dg_mat w = mat_pack(be, o.w, o.w.dtype), before = mat_new(DG_F32, s.n, s.m, 0), out = mat_new(DG_F32, s.n, s.m, 0);
+        double want[70 * 21], size[70 * 21];
+        reference(s, &o, want, size);
+        for (int32_t r = 0; r < s.n; r++) memcpy(dg_mat_row(&before, r), dg_mat_row(&o.out, r), (size_t)s.m * sizeof(float));
+        dg_matmul(be, o.out, o.x, w, o.bias, true);
+        check_scaled(o.out, want, size, 0x1p-17 + 2e-6, t ? "packed f16" : "packed bf16");
+        for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
+            const int32_t first = 70 - n[i];
+            memcpy(out.data, before.data, (size_t)(s.n * s.m) * sizeof(float));
+            dg_matmul(be, dg_mat_rows(out, first, n[i]), dg_mat_rows(o.x, first, n[i]), w, o.bias, true);
+            check_same(dg_mat_rows(out, first, n[i]), dg_mat_rows(o.out, first, n[i]), t ? "packed f16 rows" : "packed bf16 rows");
+        }
+        mat_free(w), mat_free(before), mat_free(out);
+        operands_free(o);
+    }
+    dg_backend_close(be);
+}
+
 int main(void) {
     if (device_missing()) return 0;
     const struct CMUnitTest tests[] = {
@@ -435,6 +579,12 @@ int main(void) {
         cmocka_unit_test(test_packed_rows_alone),
         cmocka_unit_test(test_odd_activations),
     };
+    const struct CMUnitTest loose[] = {
+        cmocka_unit_test(test_loose_reference),
+        cmocka_unit_test(test_loose_rows),
+        cmocka_unit_test(test_loose_range),
+    };
+    const struct CMUnitTest halves[] = {cmocka_unit_test(test_packed_halves)}; /* a device packs them */
     const struct CMUnitTest layout[] = { /* the CPU's own: how it packs, and its threads */
         cmocka_unit_test(test_packed_threads),
         cmocka_unit_test(test_pack_as_q8),
@@ -442,6 +592,8 @@ int main(void) {
     };
     int failed = cmocka_run_group_tests_name("matmul", tests, NULL, NULL);
     failed += cmocka_run_group_tests_name("packed weights", packing, NULL, NULL);
+    failed += cmocka_run_group_tests_name("loose", loose, NULL, NULL);
+    if (test_device()) failed += cmocka_run_group_tests_name("halves", halves, NULL, NULL);
     if (!test_device()) failed += cmocka_run_group_tests_name("packing", layout, NULL, NULL);
     return failed;
 }
