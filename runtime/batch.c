@@ -6,7 +6,7 @@
 
 void dg_batch_layout(dg_batch *b, int32_t cap, dg_arena *host, dg_arena *dev) {
     const size_t n = (size_t)cap;
-    b->n = b->n_seg = 0;
+    dg_batch_reset(b);
     b->cap = cap;
     b->token = dg_arena_take(host, n, sizeof(int32_t));
     b->pos = dg_arena_take(host, n, sizeof(int32_t));
@@ -16,7 +16,10 @@ void dg_batch_layout(dg_batch *b, int32_t cap, dg_arena *host, dg_arena *dev) {
     b->bits_dev = dg_arena_take(dev, n, sizeof *b->bits_dev);
 }
 
-void dg_batch_reset(dg_batch *b) { b->n = b->n_seg = 0; }
+void dg_batch_reset(dg_batch *b) {
+    b->n = b->n_seg = 0;
+    b->loose = false;
+}
 
 static void add_segment(dg_backend *be, dg_batch *b, dg_kv *kv, int32_t n, dg_mask mask) {
     assert(b->n_seg < DG_MAX_SEGMENTS);

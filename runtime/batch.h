@@ -17,6 +17,7 @@ typedef struct dg_segment {
 
 typedef struct dg_batch {
     int32_t n, cap, n_seg;
+    bool loose; /* its forward pass may be, see kernels/ops.h; dg_batch_reset says no */
     int32_t *token, *pos;             /* host [cap] */
     int32_t *token_dev, *pos_dev;     /* device [cap] */
     uint64_t (*bits)[DG_MASK_WORDS];  /* host [cap] */

@@ -56,6 +56,7 @@ typedef struct cli_options {
     bool help;
     /* model */
     const char *model, *chat_template, *compute, *kv, *device;
+    bool exact, no_exact;
     int64_t threads;
     /* prompt */
     const char *prompt, *file, *prompts, *system, *ids;

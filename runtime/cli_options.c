@@ -122,6 +122,10 @@ static const option table[] = {
      "activations by quantised weights: default (14 bits), f32, or int8 (fastest, changes texts)"},
     {"--device", "NAME", MODEL, TEXT, AT(device), 0, 0,
      "where to compute: cpu (default), cuda, cuda:N, or auto: a GPU if there is one, else the CPU"},
+    {"--exact", NULL, SESSION | CLI_CALIBRATE, FLAG, AT(exact), 0, 0,
+     "drafted text equals plain text to the bit (default)"},
+    {"--no-exact", NULL, SESSION | CLI_CALIBRATE, FLAG, AT(no_exact), 0, 0,
+     "on a GPU let libraries sum as is fastest for the number of rows; 'dgraft verify' tells where texts part"},
     {"--kv", "TYPE", SESSION, TEXT, AT(kv), 0, 0,
      "keys and values kept as f16 (default) or f32 (default with --compute f32)"},
 
@@ -403,6 +407,7 @@ static int unknown_option(const cli_command *command, const char *name) {
 /* What can only be checked when everything is known. */
 static int check_together(const cli_command *command, const cli_options *o) {
     const char *wrong = NULL;
+    if (o->exact && o->no_exact) wrong = "--exact and --no-exact exclude each other";
     if (o->think && o->no_think) wrong = "--think and --no-think exclude each other";
     if ((command->bit & CHAT) && !o->chat && (o->system || o->think || o->no_think)) {
         wrong = "--system, --think and --no-think belong to the chat format: add --chat";

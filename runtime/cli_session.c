@@ -49,6 +49,7 @@ int cli_open(const cli_options *o, dg_model **model) {
         .progress = on_progress,
         .chat_template = o->chat_template,
         .device = o->device,
+        .inexact = o->no_exact,
     };
     cli_progress("opening %s ...", o->model);
     const dg_status st = dg_model_open(o->model, &options, model);

@@ -7,6 +7,7 @@
 
 typedef struct totals {
     size_t n, done, different;     /* cases planned, finished, with another text */
+    size_t near;                   /* of those, with a gap within the bound */
     uint64_t tokens, rounds;       /* of the drafted runs */
     double plain_seconds, seconds; /* decoding only */
     double logprob_error;          /* largest difference of log-probabilities on equal text */
@@ -32,6 +33,7 @@ typedef struct outcome {
     dg_sampler sampler;
     cli_answer plain, drafted;
     size_t at; /* first difference, SIZE_MAX if none */
+    float gap; /* there: by how much the plain token was ahead of the drafted one; NAN: a text has ended */
 } outcome;
 
 static void format_left(double seconds, char out[32]) {
@@ -53,13 +55,18 @@ static void print_token(const verifier *v, const char *who, const cli_answer *a,
     printf(" (%d, log-prob %.4f)", a->token[i], (double)a->logprob[i]);
 }
 
+/* What a gap may be where texts part: nothing, unless they may. */
+static float bound_of(const verifier *v) { return v->o->no_exact ? DG_INEXACT_MARGIN : 0; }
+
+static bool is_near(const verifier *v, const outcome *c) { return v->o->no_exact && fabsf(c->gap) <= bound_of(v); }
+
 static void print_difference(const verifier *v, const outcome *c) {
     printf("  first difference at generated token %zu (position %zu):", c->at + 1, c->plain.n_prompt + c->at);
     print_token(v, "plain", &c->plain, c->at);
     print_token(v, "drafted", &c->drafted, c->at);
-    if (c->at < c->plain.n && c->at < c->drafted.n) {
-        printf("  gap %.6f", (double)c->plain.logprob[c->at] - (double)c->drafted.logprob[c->at]);
-    }
+    if (!isnan(c->gap))
+        printf("  gap %.6f, bound %g%s", (double)c->gap, (double)bound_of(v),
+               is_near(v, c) ? "" : v->o->no_exact ? ": above" : ": texts must be equal");
     putchar('\n');
 }
 
@@ -86,6 +93,7 @@ static void add_json(verifier *v, const outcome *c) {
     json_object_set_new(j, "seed", json_integer((json_int_t)c->sampler.seed));
     json_object_set_new(j, "identical", json_boolean(c->at == SIZE_MAX));
     if (c->at != SIZE_MAX) json_object_set_new(j, "first_difference", json_integer((json_int_t)c->at));
+    if (c->at != SIZE_MAX && !isnan(c->gap)) json_object_set_new(j, "gap", json_real((double)c->gap));
     json_object_set_new(j, "plain", cli_answer_json(&c->plain, &none));
     json_object_set_new(j, "drafted", cli_answer_json(&c->drafted, &v->drafts));
     json_array_append_new(v->json, j);
@@ -93,13 +101,13 @@ static void add_json(verifier *v, const outcome *c) {
 
 static void account(verifier *v, outcome *c) {
     totals *t = &v->t;
-    c->at = cli_first_difference(&c->plain, &c->drafted);
     for (size_t i = 0; i < c->plain.n && i < c->drafted.n && i < c->at; i++) {
         const double d = fabs((double)c->plain.logprob[i] - (double)c->drafted.logprob[i]);
         if (!(d <= t->logprob_error)) t->logprob_error = d;
     }
     t->done++;
     t->different += c->at != SIZE_MAX;
+    t->near += c->at != SIZE_MAX && is_near(v, c);
     t->tokens += c->drafted.stats.tokens;
     t->rounds += c->drafted.stats.rounds;
     t->plain_seconds += c->plain.seconds;
@@ -117,11 +125,27 @@ static dg_status run_arm(const verifier *v, dg_session *s, const cli_ids *ids, c
     return st;
 }
 
+/* The gap at the first difference: the plain run once more, up to there. */
+static dg_status find_gap(verifier *v, const cli_ids *ids, outcome *c) {
+    c->at = cli_first_difference(&c->plain, &c->drafted);
+    c->gap = NAN;
+    if (c->at >= c->plain.n || c->at >= c->drafted.n) return DG_OK;
+    int32_t *token = cli_alloc((ids->n + c->at) * sizeof *token);
+    memcpy(token, ids->v, ids->n * sizeof *token);
+    memcpy(token + ids->n, c->plain.token, c->at * sizeof *token);
+    dg_status st = dg_session_sync(v->plain, token, ids->n + c->at);
+    if (st == DG_OK) st = dg_session_generate(v->plain, 1, NULL, NULL, NULL);
+    if (st == DG_OK) st = dg_session_margin(v->plain, c->drafted.token[c->at], &c->gap);
+    free(token);
+    return st;
+}
+
 /* Both runs of one prompt. CLI_INTERRUPTED leaves the case out of the count. */
 static int run_case(verifier *v, const cli_ids *ids, outcome *c) {
     dg_status st = run_arm(v, v->plain, ids, c, "plain", &c->plain);
     if (st == DG_OK && !cli_interrupts) st = run_arm(v, v->drafted, ids, c, "drafted", &c->drafted);
     if (cli_interrupts) return CLI_INTERRUPTED;
+    if (st == DG_OK) st = find_gap(v, ids, c);
     if (st != DG_OK) return cli_generate_error(st, v->model, c->name);
     account(v, c);
     print_case(v, c);
@@ -194,13 +218,17 @@ static int report(verifier *v, int status) {
         json_object_set_new(out, "planned", json_integer((json_int_t)t->n));
         json_object_set_new(out, "identical", json_integer((json_int_t)(t->done - t->different)));
         json_object_set_new(out, "different", json_integer((json_int_t)t->different));
+        json_object_set_new(out, "within_bound", json_integer((json_int_t)t->near));
+        json_object_set_new(out, "bound", json_real((double)bound_of(v)));
         json_object_set_new(out, "draft", cli_drafts_json(&v->drafts));
         cli_print_json(out);
     } else {
-        printf("%zu of %zu cases: %zu identical, %zu different; %llu tokens, %.2fx plain decoding, "
+        char near[64] = "";
+        if (t->different && v->o->no_exact) snprintf(near, sizeof near, " (%zu by a gap within %g)", t->near, (double)bound_of(v));
+        printf("%zu of %zu cases: %zu identical, %zu different%s; %llu tokens, %.2fx plain decoding, "
                "acceptance length "
                "%.2f, log-probs of equal text differ by at most %.2g\n",
-               t->done, t->n, t->done - t->different, t->different, (unsigned long long)t->tokens,
+               t->done, t->n, t->done - t->different, t->different, near, (unsigned long long)t->tokens,
                t->seconds > 0 ? t->plain_seconds / t->seconds : 0,
                t->rounds ? (double)t->tokens / (double)t->rounds : 0, t->logprob_error);
     }
@@ -268,8 +296,10 @@ const cli_command cli_verify = {
     .summary = "compare drafted with plain decoding",
     .about =
         "Decodes every prompt plainly and with the drafters, at every temperature and seed, and compares\n"
-        "token by token. A line a case; for a difference its position, both tokens and the gap of their\n"
-        "log-probabilities. Exit status 0: all identical, 3: some differ, 1 and 2: errors.\n"
+        "token by token. A line a case; for a difference its position, both tokens, by how much the plain\n"
+        "one was preferred (logits, with the sampler's noise), and what that may be: 0, as texts must be\n"
+        "equal, or with --no-exact the most that rounding explains. Exit status 0: all identical, 3: some\n"
+        "differ, 1 and 2: errors.\n"
         "A file of prompts has one JSON object a line: {\"prompt\": \"...\"} or {\"turns\": [\"...\", "
         "\"...\"]},\n"
         "with \"id\" and \"category\" as wanted. Without --prompts the prompt comes from -p or standard "

@@ -4,7 +4,7 @@
  *  - A model (dg_model) is immutable and may be shared by any number of threads.
  *  - A session (dg_session) is one timeline of tokens; one thread at a time may use it.
  *  - A drafter changes speed, never text: with the same model, sampler and seed the tokens of a session
- *    are the same for every list of drafters and every budget, on the CPU to the bit.
+ *    are the same for every list of drafters and every budget, to the bit. (Unless it is given away: `inexact`.)
  *
  * Errors: functions that can fail return dg_status; dg_error_message() then says, in this thread, which
  * file, field, expected and found. On failure outputs are untouched. After DG_ERR_DEVICE or DG_ERR_MEMORY
@@ -79,7 +79,16 @@ typedef struct dg_model_options {
     /* NULL or "cpu"; "cuda" or "cuda:N", in builds with CUDA; "auto": a GPU where one can be used, else the CPU, which the
      * log is told at DG_LOG_WARN. Fails with DG_ERR_DEVICE and the reason. */
     const char *device;
+    /* Lets a device sum in an order that depends on how many rows are computed together, which its libraries are faster
+     * with. Drafted text may then part from plain text where two tokens were nearly equal: within DG_INEXACT_MARGIN. false:
+     * text is exact, and only whole chunks of batch_rows (at most 256) that a prompt begins with are computed so, with
+     * drafters and without. Changes nothing on the CPU. */
+    bool inexact;
 } dg_model_options;
+
+/* What a token may have been ahead of another by, in logits, for an `inexact` model to prefer the other elsewhere (see
+ * dg_session_margin): twice what rounding a network's activations to f16 was measured to move a logit at most, 0.064. */
+#define DG_INEXACT_MARGIN 0.128f
 
 typedef struct dg_model_info {
     const char *path, *container, *architecture, *tokenizer, *backend; /* valid while the model is open */
@@ -231,6 +240,9 @@ int32_t dg_session_context(const dg_session *s);
 const int32_t *dg_session_tokens(const dg_session *s, size_t *n);
 /* Of the same tokens: log-probability (0 for prompt tokens) and source (0 target or prompt, i + 1 draft[i]). */
 const float *dg_session_logprobs(const dg_session *s);
+/* By how much the last token was preferred to `other` when it was sampled: the difference of their logits, each with the
+ * temperature times its noise; filters aside. ARGUMENT unless a step without drafted tokens has just appended it. */
+dg_status dg_session_margin(const dg_session *s, int32_t other, float *margin);
 const uint8_t *dg_session_sources(const dg_session *s);
 dg_stop dg_session_stopped(const dg_session *s);
 

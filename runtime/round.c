@@ -319,11 +319,31 @@ dg_status dg_session_time_rows(dg_session *s, int32_t rows, int32_t len, double 
 
 /* ---- prefill ---------------------------------------------------------------------------------- */
 
+/* How many of n tokens' rows stay, `same` of which are the text's.
+ *
+ * Where the backend has loose passes, prefill uses them although the text must not depend on drafters: for the chunks of
+ * chunk rows that a prompt begins with, in every session alike. A row of such a chunk cannot be computed anew alone, as a
+ * drafter that reads ahead asks for; so whoever changes the text there, with drafters or without, goes back to where the
+ * chunk begins. */
+static int32_t kept_rows(const dg_session *s, int32_t same, int32_t n) {
+    const int32_t keep = min32(min32(same, s->kv.len), n - 1);
+    /* a drafter that reads ahead knows the last kept row with the token that followed it then */
+    const int32_t known = keep > 0 && (keep < s->kv.len || same == keep) ? keep - 1 : keep;
+    if (s->model->be->ops->has_loose && !s->model->options.inexact && known <= s->n_loose) return known / s->chunk * s->chunk;
+    return s->reads_next ? known : keep;
+}
+
+/* Whether the next n rows are a chunk of those. */
+static bool is_loose(const dg_session *s, int32_t n) {
+    return s->model->be->ops->has_loose && n == s->chunk && s->kv.len == s->n_loose && s->n_loose % s->chunk == 0;
+}
+
 /* Commits token[kv.len .. kv.len+n) in one pass; the token after them is known. score: for the drafters. */
 static dg_status prefill_chunk(dg_session *s, int32_t n, bool score) {
     dg_backend *be = s->model->be;
     dg_tap tap[DG_MAX_TAPS];
     dg_batch_reset(&s->batch);
+    s->batch.loose = is_loose(s, n);
     dg_batch_add_rows(be, &s->batch, &s->kv, s->token + s->kv.len, n, DG_MASK_CAUSAL);
     dg_batch_upload(be, &s->batch);
     const double start = dg_now();
@@ -331,6 +351,7 @@ static dg_status prefill_chunk(dg_session *s, int32_t n, bool score) {
     dg_budget_prompt(&s->rows, n, dg_now() - start);
     if (score) score_rows(&s, &s->batch, false);
     dg_kv_commit(be, &s->kv, s->identity, n);
+    if (s->batch.loose) s->n_loose = s->kv.len;
     upload_rows(s, s->identity, n);
     const dg_outcome o = outcome_of(s, n, s->identity);
     DG_TRY(tell(s, true, &o, score ? n : 0));
@@ -360,9 +381,8 @@ dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n) {
     dg_budget_text(&s->rows);
     int32_t same = 0;
     while (same < s->n_token && same < (int32_t)n && s->token[same] == tokens[same]) same++;
-    int32_t keep = min32(min32(same, s->kv.len), (int32_t)n - 1);
-    /* a drafter that reads ahead knows the last kept row with the token that followed it then */
-    if (s->reads_next && keep > 0 && (keep < s->kv.len || same == keep)) keep--;
+    const int32_t keep = kept_rows(s, same, (int32_t)n);
+    s->n_loose = min32(s->n_loose, keep);
     if (keep < s->kv.len) {
         dg_kv_truncate(&s->kv, keep);
         for (int32_t i = 0; i < s->n_slot; i++) s->slot[i].drafter->ops->rewind(s->slot[i].drafter, keep);

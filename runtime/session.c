@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/gumbel.h"
+
 /* Code and read-only data of the program and its shared libraries, and their heaps: measured as the resident size of
  * `dgraft info` less what it maps and plans. */
 #define PROGRAM_BYTES ((uint64_t)9 << 20)
@@ -337,6 +339,24 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
         callback(ud, &last);
     }
     if (why) *why = s->stopped;
+    return DG_OK;
+}
+
+dg_status dg_session_margin(const dg_session *s, int32_t other, float *margin) {
+    DG_TRY(dg_session_alive(s));
+    const int32_t vocab = s->model->net.config.vocab_size;
+    DG_CHECK(other >= 0 && other < vocab, DG_ERR_ARGUMENT, "margin: token is %d: expected 0 to %d", other, vocab - 1);
+    DG_CHECK(s->n_new == 1 && s->tree.n == 1, DG_ERR_ARGUMENT, "margin: the last step was not one of plain decoding");
+    const int32_t id[2] = {s->token[s->n_token - 1], other};
+    dg_backend *be = s->model->be;
+    float score[2];
+    for (int i = 0; i < 2; i++) {
+        be->ops->download(be, &score[i], (const float *)s->logits.data + id[i], sizeof score[i]);
+        if (s->sampling.temperature > 0)
+            score[i] += s->sampling.temperature * dg_token_noise(s->sampling.seed, (uint32_t)s->n_token - 2, (uint32_t)id[i]);
+    }
+    DG_TRY(dg_backend_check(be));
+    *margin = score[0] - score[1];
     return DG_OK;
 }
 

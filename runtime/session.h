@@ -66,6 +66,7 @@ struct dg_session {
     float *logprob;
     uint8_t *source;
     int32_t n_token, n_new; /* n_new: appended by the last round */
+    int32_t n_loose;        /* first rows of kv that come from loose passes of whole chunks; see kept_rows in round.c */
     int32_t limit;          /* appended tokens allowed from now on; INT32_MAX: any number */
     dg_text text;
     size_t *text_end; /* [DG_TREE_MAX] end in text.out after each token of the last round */

@@ -137,7 +137,8 @@ dg_status dg_target_forward(const dg_model *m, const dg_batch *b, const dg_work 
     dg_backend *be = m->be;
     const dg_config *c = &m->net.config;
     const dg_weights *weights = &m->net.weights;
-    const dg_work w = dg_work_rows(work, b->n);
+    dg_work w = dg_work_rows(work, b->n);
+    w.y.loose = w.att.loose = w.gate.loose = b->loose || m->options.inexact;
     be->ops->embed(be, w.x, weights->embed, b->token_dev);
     be->ops->rope_table(be, w.rope, b->pos_dev, m->net.inv_freq, m->net.rope_scale);
     for (int32_t l = 0; l < c->n_layer; l++) {
@@ -149,6 +150,7 @@ dg_status dg_target_forward(const dg_model *m, const dg_batch *b, const dg_work 
 }
 
 void dg_target_head(const dg_model *m, dg_mat x, dg_mat logits) {
+    x.loose = m->options.inexact;
     dg_matmul(m->be, logits, x, m->net.weights.head, (dg_mat){0}, false);
 }
 

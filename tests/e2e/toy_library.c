@@ -244,6 +244,10 @@ const int32_t *dg_session_tokens(const dg_session *s, size_t *n) {
 const float *dg_session_logprobs(const dg_session *s) {
     return s->logprob;
 }
+dg_status dg_session_margin(const dg_session *s, int32_t other, float *margin) {
+    *margin = (float)(s->token[s->n - 1] + other) / 1024;
+    return DG_OK;
+}
 const uint8_t *dg_session_sources(const dg_session *s) {
     return s->source;
 }
