@@ -322,20 +322,20 @@ dg_status dg_session_time_rows(dg_session *s, int32_t rows, int32_t len, double 
 /* How many of n tokens' rows stay, `same` of which are the text's.
  *
  * Where the backend has loose passes, prefill uses them although the text must not depend on drafters: for the chunks of
- * chunk rows that a prompt begins with, in every session alike. A row of such a chunk cannot be computed anew alone, as a
+ * prompt_rows that a prompt begins with, in every session alike. A row of such a chunk cannot be computed anew alone, as a
  * drafter that reads ahead asks for; so whoever changes the text there, with drafters or without, goes back to where the
  * chunk begins. */
 static int32_t kept_rows(const dg_session *s, int32_t same, int32_t n) {
     const int32_t keep = min32(min32(same, s->kv.len), n - 1);
     /* a drafter that reads ahead knows the last kept row with the token that followed it then */
     const int32_t known = keep > 0 && (keep < s->kv.len || same == keep) ? keep - 1 : keep;
-    if (s->model->be->ops->has_loose && !s->model->options.inexact && known <= s->n_loose) return known / s->chunk * s->chunk;
+    if (s->model->be->ops->has_loose && !s->model->options.inexact && known <= s->n_loose) return known / s->prompt_rows * s->prompt_rows;
     return s->reads_next ? known : keep;
 }
 
 /* Whether the next n rows are a chunk of those. */
 static bool is_loose(const dg_session *s, int32_t n) {
-    return s->model->be->ops->has_loose && n == s->chunk && s->kv.len == s->n_loose && s->n_loose % s->chunk == 0;
+    return s->model->be->ops->has_loose && n == s->prompt_rows && s->kv.len == s->n_loose && s->n_loose % n == 0;
 }
 
 /* Commits token[kv.len .. kv.len+n) in one pass; the token after them is known. score: for the drafters. */
@@ -397,7 +397,7 @@ dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n) {
     const bool score = s->n_token - 1 - keep <= s->wants.prompt;
     dg_mem_guard_begin();
     while (st == DG_OK && s->kv.len < s->n_token - 1)
-        st = prefill_chunk(s, min32(s->chunk, s->n_token - 1 - s->kv.len), score);
+        st = prefill_chunk(s, min32(s->prompt_rows, s->n_token - 1 - s->kv.len), score);
     dg_mem_guard_end();
     if (st != DG_OK) {
         s->dead = st;

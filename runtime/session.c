@@ -81,6 +81,7 @@ static dg_status apply_options(dg_session *s, const dg_session_options *o) {
     s->context = o->context ? o->context : min32(limit, 4096);
     s->budget = o->n_draft == 0 ? 0 : o->budget ? o->budget : DG_AUTO_BUDGET;
     s->batch_rows = o->batch_rows ? o->batch_rows : DG_TREE_MAX;
+    s->prompt_rows = min32(s->batch_rows, DG_TREE_MAX);
     if (s->batch_rows < s->budget + 1) s->batch_rows = s->budget + 1;
     s->chunk = min32(s->batch_rows, DG_TREE_MAX);
     const bool exact = o->kv == DG_KV_F32 || (o->kv == DG_KV_DEFAULT && s->model->options.compute == DG_COMPUTE_F32);

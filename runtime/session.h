@@ -28,6 +28,7 @@ typedef struct dg_slot {
 struct dg_session {
     dg_model *model;
     int32_t context, budget, batch_rows, chunk;
+    int32_t prompt_rows; /* of a pass over a prompt, at most chunk: the same with drafters and without */
     dg_dtype kv_dtype;
     dg_sampling sampling;
     bool ignore_stop_tokens;

@@ -349,6 +349,115 @@ static void test_device_packed(void **state) {
     run_grid(&g);
 }
 
+/* ---- loose passes ----------------------------------------------------------------------------- */
+
+enum { TURNS = 6, TURN_TOKENS = 5, PASS_ROWS = 20 };
+
+/* What a session does with a text: a prompt of two whole passes and a rest, an answer, more of it, and changes in the middle
+ * of a pass, at its end, and before all. Writes the answers, one after the other. */
+static void take_turns(dg_session *s, int32_t vocab, answer *a) {
+    static const int32_t keep[TURNS] = {0, 0, 33, 40, 41, 7}, more[TURNS] = {46, 31, 20, 25, 44, 0};
+    a->n = 0;
+    for (int turn = 0; turn < TURNS; turn++) {
+        uint64_t seed = 900u + (unsigned)turn;
+        int32_t ids[256];
+        size_t n;
+        const int32_t *text = dg_session_tokens(s, &n);
+        if (keep[turn]) n = (size_t)keep[turn];
+        memcpy(ids, text, n * sizeof *ids);
+        for (int32_t i = 0; i < more[turn]; i++) ids[n++] = 2 + (int32_t)((test_random(&seed) + 1) * 0.5f * (float)(vocab - 3));
+        if (more[turn])
+            check_ok(dg_session_sync(s, ids, n));
+        else
+            check_ok(dg_session_rewind(s, n));
+        check_ok(dg_session_generate(s, TURN_TOKENS, NULL, NULL, NULL));
+        text = dg_session_tokens(s, &n);
+        memcpy(a->token + a->n, text + n - TURN_TOKENS, TURN_TOKENS * sizeof *text);
+        memcpy(a->logprob + a->n, dg_session_logprobs(s) + n - TURN_TOKENS, TURN_TOKENS * sizeof(float));
+        a->n += TURN_TOKENS;
+    }
+}
+
+static void turns_of(dg_model *m, const arm *who, int32_t rows, int32_t budget, answer *a) {
+    const dg_session_options opt = {.context = 200, .budget = budget, .draft = who->draft, .n_draft = who->n, .batch_rows = rows,
+                                    .ignore_stop_tokens = true, .sampler = {.temperature = 0.8f, .seed = 5}};
+    dg_session *s = NULL;
+    check_ok(dg_session_create(m, &opt, &s));
+    take_turns(s, m->net.config.vocab_size, a);
+    dg_session_free(s);
+}
+
+/* Prefill by a library, and yet to the bit: every arm's turns as plain ones. Without the library the bits are others. */
+static void check_turns(const char *path, const arm *list, int n_arm) {
+    static answer plain, small, got;
+    static const arm none = {"none", {{0}}, 0};
+    dg_model *m = NULL;
+    const dg_model_options opt = {.device = test_device()};
+    check_ok(dg_model_open(path, &opt, &m));
+    turns_of(m, &none, PASS_ROWS, 0, &plain);
+    turns_of(m, &none, 16, 0, &small);
+    assert_int_equal(memcmp(plain.logprob, small.logprob, plain.n * sizeof(float)) != 0, m->be->ops->has_loose);
+    for (int i = 0; i < n_arm; i++) {
+        turns_of(m, &list[i], PASS_ROWS, i ? 7 : 24, &got);
+        const int at = first_difference(&plain, &got);
+        if (at >= 0) fail_msg("%s: differs at %d of %d", list[i].name, at, (int)plain.n);
+    }
+    dg_model_close(m);
+}
+
+static void test_device_turns(void **state) {
+    (void)state;
+    const arm list[] = {{"dflash tree", {{"dflash", dir[2], "tree=1"}}, 1},
+                        {"eagle3 tree", {{"eagle3", dir[3], "depth=3,topk=4"}}, 1},
+                        {"eagle3 + fused", {{"eagle3", dir[3], "topk=1"}, {"fused", NULL, NULL}}, 2},
+                        {"ngram", {{"ngram", NULL, NULL}}, 1}};
+    check_turns(dir[1], list, 4);
+    if (!golden_have("gguf/models/target-llama.f16.gguf")) return;
+    check_turns(golden_path("gguf/models/target-llama.f16.gguf"), list + 3, 1);
+}
+
+/* Where texts need not be equal: they are, up to a place where the margin is small. */
+static void test_device_inexact(void **state) {
+    (void)state;
+    grid g = tiny;
+    g.prompt_len = 20, g.n_new = 40; /* rounds draft no more than is wanted yet */
+    const dg_draft draft = {"recycling", NULL, NULL}, tree = {"dflash", dir[2], "width=8,tree=1"};
+    bool differ = false;
+    for (int which = 0; which < 2; which++) {
+        static answer plain, got;
+        dg_model *m = NULL;
+        const dg_model_options opt = {.device = test_device(), .inexact = true};
+        check_ok(dg_model_open(dir[1], &opt, &m));
+        for (int drafted = 0; drafted < 2; drafted++) {
+            dg_session *s = new_session(m, &g, which ? &tree : &draft, (size_t)drafted, 40, which ? 0.9f : 0, 1);
+            int32_t ids[128];
+            make_prompt(&g, 0, ids);
+            check_ok(dg_session_sync(s, ids, (size_t)g.prompt_len));
+            check_ok(dg_session_generate(s, (size_t)g.n_new, NULL, NULL, NULL));
+            read_answer(&g, s, 0, drafted ? &got : &plain);
+            dg_session_free(s);
+        }
+        int at = 0;
+        while (at < g.n_new && plain.token[at] == got.token[at]) at++;
+        check_near(got.logprob, plain.logprob, (size_t)at, 1e-3, "log-probabilities of loose verifies");
+        differ |= memcmp(got.logprob, plain.logprob, (size_t)at * sizeof(float)) != 0;
+        if (at < g.n_new) {
+            dg_session *s = new_session(m, &g, NULL, 0, 0, which ? 0.9f : 0, 1);
+            int32_t ids[128];
+            float margin;
+            make_prompt(&g, 0, ids);
+            memcpy(ids + g.prompt_len, plain.token, (size_t)at * sizeof *ids);
+            check_ok(dg_session_sync(s, ids, (size_t)(g.prompt_len + at)));
+            check_ok(dg_session_generate(s, 1, NULL, NULL, NULL));
+            check_ok(dg_session_margin(s, got.token[at], &margin));
+            assert_true(margin >= 0 && margin <= DG_INEXACT_MARGIN);
+            dg_session_free(s);
+        }
+        dg_model_close(m);
+    }
+    assert_true(differ); /* or nothing was loose */
+}
+
 int main(void) {
     if (device_missing()) return 0;
     const char *tmp = test_tmpdir();
@@ -361,7 +470,8 @@ int main(void) {
                                    cmocka_unit_test(test_golden_drafters), cmocka_unit_test(test_golden_heads),
                                    cmocka_unit_test(test_packed_weights), cmocka_unit_test(test_smollm2),
                                    cmocka_unit_test(test_broken_kernel_is_noticed)};
-    const struct CMUnitTest device[] = {cmocka_unit_test(test_device_grid), cmocka_unit_test(test_device_packed)};
+    const struct CMUnitTest device[] = {cmocka_unit_test(test_device_grid), cmocka_unit_test(test_device_packed),
+                                        cmocka_unit_test(test_device_turns), cmocka_unit_test(test_device_inexact)};
     if (test_device()) return cmocka_run_group_tests_name("lossless", device, NULL, report);
     return cmocka_run_group_tests_name("lossless", t, NULL, report);
 }

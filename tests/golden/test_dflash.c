@@ -303,7 +303,5 @@ int main(void) {
         cmocka_unit_test(test_d1),      cmocka_unit_test(test_d1_random), cmocka_unit_test(test_d2),
         cmocka_unit_test(test_d2_bias), cmocka_unit_test(test_swa_v2),    cmocka_unit_test(test_swa_v1),
         cmocka_unit_test(test_speculators), cmocka_unit_test(test_refused), cmocka_unit_test(test_gguf),      cmocka_unit_test(test_stop)};
-    const struct CMUnitTest device[] = {cmocka_unit_test(test_d2_bias), cmocka_unit_test(test_swa_v2)};
-    if (test_device()) return cmocka_run_group_tests_name("golden dflash", device, NULL, NULL);
     return cmocka_run_group_tests_name("golden dflash", t, NULL, NULL);
 }

@@ -282,8 +282,5 @@ int main(void) {
         cmocka_unit_test(test_qwen3),      cmocka_unit_test(test_qwen3_yarn),  cmocka_unit_test(test_qwen3_swa),
         cmocka_unit_test(test_mistral_swa), cmocka_unit_test(test_moe_refused), cmocka_unit_test(test_gguf_models),
         cmocka_unit_test(test_kquant)};
-    const struct CMUnitTest device[] = {cmocka_unit_test(test_llama_rope3), cmocka_unit_test(test_qwen2),
-                                        cmocka_unit_test(test_qwen3_swa), cmocka_unit_test(test_kquant)};
-    if (test_device()) return cmocka_run_group_tests_name("golden target", device, NULL, NULL);
     return cmocka_run_group_tests_name("golden target", t, NULL, NULL);
 }
