@@ -46,7 +46,7 @@ typedef struct dg_attn_shape {
     int32_t n_head, n_kv_head, head_dim; /* query head h reads KV head h / (n_head / n_kv_head) */
     int32_t window;                      /* 0: none; W: only keys with |pos_q - pos_k| < W */
     float scale;                         /* on q.k, usually 1/sqrt(hd) */
-    bool loose;                          /* scores and weights may be rounded to the cache's type, see kernels/cuda/README.md */
+    bool loose; /* q, weights and results may be rounded to the cache's type. All its rows hold finite numbers */
 } dg_attn_shape;
 
 /* Sampling of one sequence: Gumbel-max over the kept tokens, argmax(logit/T + noise(seed, pos, token)).

@@ -28,6 +28,9 @@ check() {
 check matmul stream_kernel 128
 check packed packed_kernel 128
 check packed split_kernel 64
+check matmul_lt halve_kernel 32
+check sdpa narrow_kernel 32
+check sdpa widen_kernel 32
 check attention attend_kernel 128
 check attention merge_kernel 64
 check elementwise norm_kernel 64

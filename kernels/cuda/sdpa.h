@@ -11,7 +11,7 @@
 enum {
     DG_SDPA_STEP = 64,         /* rows and keys come in multiples of this; with the rest, that is a plan's bucket */
     DG_SDPA_PLANS = 128,
-    DG_SDPA_DESCRIPTORS = 64   /* that a plan is made of */
+    DG_SDPA_DESCRIPTORS = 80   /* that a plan is made of */
 };
 
 /* What a plan is for, compared byte by byte. q and out are [n, n_head*head_dim], k and v [n_key, n_kv_head*head_dim], all

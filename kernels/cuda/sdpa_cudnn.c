@@ -129,9 +129,9 @@ static descriptor reduce(graph *g, cudnnReduceTensorOp_t by, descriptor x) {
 }
 
 /* y = x, or x and b, by mode. axis: of an index, else -1. pick: where it is true y is x, else b. */
-static descriptor pointwise(graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t in, descriptor x, descriptor b, descriptor pick,
-                            int64_t axis, cudnnDataType_t type) {
-    descriptor y = scores(g, type, false), how = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+static descriptor pointwise_to(graph *g, descriptor y, cudnnPointwiseMode_t mode, cudnnDataType_t in, descriptor x, descriptor b,
+                               descriptor pick, int64_t axis) {
+    descriptor how = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
     set(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &in);
     if (axis >= 0) set(g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
@@ -144,6 +144,11 @@ static descriptor pointwise(graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t
     link_to(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
     finish_op(g, op);
     return y;
+}
+
+static descriptor pointwise(graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t in, descriptor x, descriptor b, descriptor pick,
+                            int64_t axis, cudnnDataType_t type) {
+    return pointwise_to(g, scores(g, type, false), mode, in, x, b, pick, axis);
 }
 
 /* ---- the graph and its plan ---- */
@@ -168,6 +173,9 @@ static void build(graph *g, const dg_sdpa_shape *s) {
     descriptor below = pointwise(g, CUDNN_POINTWISE_SUB, f32, left, most, NULL, -1, f32);
     descriptor weight = pointwise(g, CUDNN_POINTWISE_EXP, f32, below, NULL, NULL, -1, f32);
     descriptor sum = reduce(g, CUDNN_REDUCE_TENSOR_ADD, weight);
+    /* nobody reads the logarithm of the sums, but without it the graph is not recognised */
+    descriptor log = pointwise_to(g, scores(g, f32, true), CUDNN_POINTWISE_LOG, f32, sum, NULL, NULL, -1);
+    pointwise_to(g, scores(g, f32, true), CUDNN_POINTWISE_ADD, f32, most, log, NULL, -1);
     descriptor share = pointwise(g, CUDNN_POINTWISE_DIV, f32, weight, sum, NULL, -1, g->type);
     multiply(g, share, v, out);
 }

@@ -151,6 +151,7 @@ static float apply(int mode, float x, float b, float pick) {
     case CUDNN_POINTWISE_DIV: return x / b;
     case CUDNN_POINTWISE_SUB: return x - b;
     case CUDNN_POINTWISE_EXP: return std::exp(x);
+    case CUDNN_POINTWISE_LOG: return std::log(x);
     case CUDNN_POINTWISE_CMP_GE: return x >= b;
     case CUDNN_POINTWISE_BINARY_SELECT: return pick != 0 ? x : b;
     default: return NAN;
