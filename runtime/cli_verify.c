@@ -133,8 +133,9 @@ static dg_status find_gap(verifier *v, const cli_ids *ids, outcome *c) {
     int32_t *token = cli_alloc((ids->n + c->at) * sizeof *token);
     memcpy(token, ids->v, ids->n * sizeof *token);
     memcpy(token + ids->n, c->plain.token, c->at * sizeof *token);
+    dg_stop why;
     dg_status st = dg_session_sync(v->plain, token, ids->n + c->at);
-    if (st == DG_OK) st = dg_session_generate(v->plain, 1, NULL, NULL, NULL);
+    if (st == DG_OK) st = dg_session_generate(v->plain, 1, NULL, NULL, &why);
     if (st == DG_OK) st = dg_session_margin(v->plain, c->drafted.token[c->at], &c->gap);
     free(token);
     return st;

@@ -198,8 +198,8 @@ test_verify() {
     check verify_identical 0 '^9 of 9 cases: 9 identical, 0 different' $verify --draft toy --temp 0,0.8 --seed 1,2
     same verify_lines 9 "$(grep -c '^\[[0-9]/9\] .*: identical, 20 tokens' "$tmp/out")"
     check verify_different 3 '^3 of 3 cases: 0 identical, 3 different' $verify --draft toy,differ=4
-    holds verify_tokens grep -qE 'token 5 .position 24.:  plain "y" .121, .*drafted "#" .35, .*gap 0.152344, bound 0: texts must be equal' "$tmp/out"
-    check verify_no_exact 3 'gap 0.152344, bound 0.128: above' $verify --draft toy,differ=4 --no-exact
+    holds verify_tokens grep -qE 'token 5 .position 24.:  plain "y" .121, .*drafted "#" .35, .*gap 0.148438, bound 0: texts must be equal' "$tmp/out"
+    check verify_no_exact 3 'gap 0.148438, bound 0.128: above' $verify --draft toy,differ=4 --no-exact
     holds verify_no_near grep -q '0 identical, 3 different (0 by a gap within 0.128)' "$tmp/out"
     check verify_both_exact 2 '^error: --exact and --no-exact' $verify --draft toy --exact --no-exact
     check verify_longer 3 'plain "" .256' "$toy" verify -m "$model" -p x --draft toy,differ=60
