@@ -229,7 +229,7 @@ static int32_t *window_pos; /* of the case that is running; the ops know positio
 static void call_attention(dg_backend *be, const op_case *c, int32_t copy) {
     for (int32_t i = 0; i < c->rows; i++) window_pos[i] = c->keys + i;
     const dg_attn_seg seg = {c->w[copy], c->v[copy], window_pos, NULL,          c->keys,
-                             c->rows,    0,          c->rows,    DG_MASK_CAUSAL};
+                             c->rows,    0,          c->rows,    DG_MASK_CAUSAL, NULL};
     be->ops->attention(be, c->out, c->x, &seg, 1, &c->heads);
 }
 
@@ -300,12 +300,17 @@ static void call_swiglu(dg_backend *be, const op_case *c, int32_t copy) {
     be->ops->swiglu(be, c->out, c->x, c->w[copy]);
 }
 
-static void call_rope(dg_backend *be, const op_case *c, int32_t copy) {
-    be->ops->rope(be, c->out, c->w[copy], c->heads.n_head, false);
+/* Queries, keys and values of a layer, to attention. */
+static void call_qkv(dg_backend *be, const op_case *c, int32_t copy) {
+    const dg_qkv r = {.q = c->out, .k = dg_mat_cols(c->x, 0, 192), .v = dg_mat_cols(c->x, 192, 192), .rope = c->w[copy],
+                      .head_dim = 64};
+    const dg_attn_seg seg = {.k = c->w[1], .v = c->w[2], .win = c->rows, .n = c->rows, .mask = DG_MASK_CAUSAL};
+    be->ops->qkv(be, &r, &seg, 1);
 }
 
 static void call_rows_put(dg_backend *be, const op_case *c, int32_t copy) {
-    be->ops->rows_put(be, c->w[copy], 0, c->x);
+    static const int32_t row0 = 0;
+    be->ops->rows_put(be, c->w[copy], &row0, c->x);
 }
 
 static void bench_rest(bench *b) {
@@ -323,7 +328,8 @@ static void bench_rest(bench *b) {
     dg_mat x = mat_random(DG_F32, 16, 248320, 12), y = mat_random(DG_F32, 16, 1536, 1),
            wide = mat_random(DG_F32, 16, 1536, 1);
     dg_mat norm = mat_random(DG_F32, 1, 576, 1), table = mat_random(DG_F32, 16, 64, 1),
-           cache = mat_room(DG_F16, 16, 192);
+           cache = mat_room(DG_F16, 16, 192), kv = mat_random(DG_F32, 16, 384, 1);
+    dg_mat qkv[3] = {table, mat_room(DG_F16, DG_KV_BLOCK, 192), mat_room(DG_F16, DG_KV_BLOCK, 192)};
     window_pos = b->pos;
     for (size_t i = 0; i < 2; i++) {
         const int32_t n = rows[i];
@@ -348,19 +354,14 @@ static void bench_rest(bench *b) {
              .x = gate,
              .out = dg_mat_rows(y, 0, n),
              .w = &up},
-            {.op = "rope",
-             .shape = "135M q",
-             .call = call_rope,
-             .out = y576,
-             .heads = {.n_head = 9},
-             .w = &table},
+            {.op = "qkv", .shape = "135M", .call = call_qkv, .x = dg_mat_rows(kv, 0, n), .out = y576, .w = qkv},
             {.op = "rows_put",
              .shape = "135M k",
              .call = call_rows_put,
              .x = dg_mat_make(x.data, DG_F32, n, 192),
              .w = &cache},
         };
-        table.rows = n;
+        qkv[0].rows = n;
         for (size_t r = 0; r < sizeof rest / sizeof *rest; r++) {
             op_case *c = add_case(b, rest[r]);
             c->rows = n, c->type = "f32", c->n_copy = 1;
@@ -368,6 +369,7 @@ static void bench_rest(bench *b) {
         run_cases(b);
     }
     free(x.data), free(y.data), free(wide.data), free(norm.data), free(table.data), free(cache.data);
+    free(kv.data), free(qkv[1].data), free(qkv[2].data);
 }
 
 /* ---- all --------------------------------------------------------------------------------------- */

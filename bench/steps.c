@@ -52,10 +52,10 @@ static void score(dg_session *s, int32_t from, int32_t n) {
         const int32_t rows = n - at < DG_HEAD_ROWS ? n - at : DG_HEAD_ROWS;
         const dg_mat logits = dg_mat_rows(s->logits, 0, rows);
         dg_target_head(s->model, dg_mat_rows(s->work.x, from + at, rows), logits);
-        be->ops->sample(be, s->sampled_dev + at, s->logp_dev + at, logits, s->batch.pos_dev + from + at,
+        be->ops->sample(be, s->sampled_dev->id + at, s->sampled_dev->logp + at, logits, s->batch.dev.pos + from + at,
                         &s->sampling);
     }
-    be->ops->download(be, s->sampled, s->sampled_dev, (size_t)n * sizeof *s->sampled);
+    be->ops->download(be, &s->sampled, s->sampled_dev, (size_t)n * sizeof *s->sampled.id);
     need(dg_backend_check(be));
 }
 
@@ -64,9 +64,10 @@ static void score(dg_session *s, int32_t from, int32_t n) {
 static double pass(dg_session *s, int32_t n, int32_t scored) {
     const double start = now();
     dg_batch_reset(&s->batch);
-    dg_batch_add_rows(s->model->be, &s->batch, &s->kv, text, n, DG_MASK_CAUSAL);
+    dg_batch_add_rows(&s->batch, &s->kv, text, n, DG_MASK_CAUSAL);
     dg_batch_upload(s->model->be, &s->batch);
-    need(dg_target_forward(s->model, &s->batch, &s->work, NULL, 0));
+    dg_batch_begin(s->model->be, &s->batch);
+    dg_target_forward(s->model, &s->batch, &s->work, NULL, 0);
     score(s, n - scored, scored);
     dg_kv_truncate(&s->kv, s->kv.len);
     return now() - start;

@@ -33,8 +33,9 @@ typedef struct dflash {
     dg_batch batch;
     dg_mat fused;    /* device [max_rows, H] */
     dg_mat logits;   /* device [block-1, Vd] */
-    int32_t *id_dev, *id;
-    float *logp_dev, *logp;
+    int32_t *top_dev, *top; /* device, host [2][cells]: of a pass with so many cells its ids, then their logps */
+    int32_t *id;            /* of the last pass: where they lie in top */
+    float *logp;
     dg_best_first *search;
 } dflash;
 
@@ -119,19 +120,17 @@ static void dflash_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     d->packed_bytes = dev->used - before;
     const size_t drafts = (size_t)(d->block - 1), cells = drafts * (size_t)d->width;
     dg_draft_vocab_layout(&d->vocab, &d->net, d->target, d->q8, dev);
-    dg_kv_layout(&d->kv, c->n_layer, base->env->context + d->block, d->block, c->n_kv_head, c->head_dim,
-                 base->env->kv_dtype, host, dev);
-    dg_batch_layout(&d->batch, d->block, host, dev);
+    dg_kv_layout(&d->kv, c->n_layer, base->env->context + d->block, rows, c->n_kv_head, c->head_dim, base->env->kv_dtype,
+                 host, dev);
+    dg_batch_layout(&d->batch, rows, host, dev);
     dg_work_layout(&d->work, c, rows, dev);
     dg_fuse_layout(&d->fuse, base->env->max_rows, c->n_tap, c->hidden_size, dev);
     d->fused = dg_mat_make(dg_arena_take(dev, (size_t)base->env->max_rows * (size_t)c->hidden_size, sizeof(float)), DG_F32,
                            base->env->max_rows, c->hidden_size);
     d->logits = dg_mat_make(dg_arena_take(dev, drafts * (size_t)d->vocab.head.rows, sizeof(float)), DG_F32, d->block - 1,
                             d->vocab.head.rows);
-    d->id_dev = dg_arena_take(dev, cells, sizeof *d->id);
-    d->logp_dev = dg_arena_take(dev, cells, sizeof *d->logp);
-    d->id = dg_arena_take(host, cells, sizeof *d->id);
-    d->logp = dg_arena_take(host, cells, sizeof *d->logp);
+    d->top_dev = dg_arena_take(dev, 2 * cells, sizeof *d->top_dev);
+    d->top = dg_arena_take(host, 2 * cells, sizeof *d->top);
     d->search = dg_arena_take(host, 1, sizeof *d->search);
 }
 
@@ -161,49 +160,78 @@ static void adapt_rows(dflash *d, const dg_outcome *o) {
     d->rows = rows < least ? least : rows < d->block ? rows : d->block;
 }
 
+/* All that a pass depends on; the features of prompts are taken in by passes of their own. */
+typedef struct pass_key {
+    const dflash *d;
+    const void *row, *feature; /* NULL: the block's pass */
+    int64_t n;
+} pass_key;
+
+_Static_assert(sizeof(pass_key) <= DG_PASS_KEY && sizeof(pass_key) == 3 * sizeof(void *) + 8, "a key has no gaps");
+
 static dg_status dflash_observe(dg_drafter *base, const dg_outcome *o) {
     dflash *d = (dflash *)base;
     dg_backend *be = d->target->be;
     const dg_config *c = &d->net.config;
-    const dg_work w = dg_work_rows(&d->work, o->n);
-    const dg_mat fused = dg_mat_rows(d->fused, 0, o->n);
-    dg_fuse_rows(be, &d->fuse, o, d->net.weights.fc, d->net.weights.hidden_norm, c->rms_norm_eps, fused);
-
-    /* positions o->first .. o->first + n - 1, through the batch's position rows, block by block */
-    for (int32_t at = 0; at < o->n; at += d->batch.cap) {
-        const int32_t n = o->n - at < d->batch.cap ? o->n - at : d->batch.cap;
-        for (int32_t i = 0; i < n; i++) d->batch.pos[i] = o->first + at + i;
-        be->ops->upload(be, d->batch.pos_dev, d->batch.pos, (size_t)n * sizeof *d->batch.pos);
-        be->ops->rope_table(be, dg_mat_rows(w.rope, at, n), d->batch.pos_dev, d->net.inv_freq, d->net.rope_scale);
+    dg_batch *b = &d->batch;
+    dg_batch_reset(b);
+    dg_batch_add_rows(b, &d->kv, o->token, o->n, DG_MASK_CAUSAL);
+    dg_batch_upload(be, b);
+    const pass_key key = {d, o->row, o->feature[0].data, o->n};
+    if (be->ops->pass_begin(be, &key, o->tree ? sizeof key : 0)) {
+        const dg_work w = dg_work_rows(&d->work, o->n);
+        const dg_mat fused = dg_mat_rows(d->fused, 0, o->n);
+        dg_fuse_rows(be, &d->fuse, o, d->net.weights.fc, d->net.weights.hidden_norm, c->rms_norm_eps, fused);
+        be->ops->rope_table(be, w.rope, b->dev.pos, d->net.inv_freq, d->net.rope_scale);
+        for (int32_t l = 0; l < c->n_layer; l++) dg_layer_store(be, c, &d->net.weights.layer[l], l, b, 0, fused, &w);
+        be->ops->pass_end(be);
     }
-    for (int32_t l = 0; l < c->n_layer; l++)
-        dg_layer_store(be, c, &d->net.weights.layer[l], l, &d->kv, d->kv.len, fused, &w);
-    d->kv.len += o->n;
+    dg_kv_keep(&d->kv, o->n);
     if (d->adapt && o->tree) adapt_rows(d, o);
     return DG_OK;
 }
 
-/* Runs the block behind `root`: logits of rows 1..rows-1. */
-static void run_block(dflash *d, int32_t root) {
+/* The ops of a block's pass. */
+static void block_ops(dflash *d) {
     dg_backend *be = d->target->be;
     const dg_config *c = &d->net.config;
+    const dg_batch *b = &d->batch;
+    const dg_work w = dg_work_rows(&d->work, b->n);
+    const dg_mat logits = dg_mat_rows(d->logits, 0, b->n - 1);
+    dg_batch_begin(be, b);
+    be->ops->embed(be, w.x, d->vocab.embed, b->dev.token);
+    be->ops->rope_table(be, w.rope, b->dev.pos, d->net.inv_freq, d->net.rope_scale);
+    for (int32_t l = 0; l < c->n_layer; l++)
+        dg_layer_forward(be, c, &d->net.weights.layer[l], l, b, &w, c->causal[l] ? DG_MASK_CAUSAL : DG_MASK_FULL);
+    be->ops->rms_norm(be, w.x, w.x, d->net.weights.norm, c->rms_norm_eps);
+    dg_matmul(be, logits, dg_mat_rows(w.x, 1, b->n - 1), d->vocab.head, (dg_mat){0}, false);
+    be->ops->top_k(be, d->top_dev, (float *)(d->top_dev + (size_t)(b->n - 1) * (size_t)d->width), logits, d->width);
+}
+
+/* Runs the block behind `root`: logits of rows 1..rows-1, and the best of each. */
+static dg_status run_block(dflash *d, int32_t root) {
+    dg_backend *be = d->target->be;
     dg_batch *b = &d->batch;
     int32_t id[DG_TREE_MAX];
     id[0] = root;
-    for (int32_t i = 1; i < d->rows; i++) id[i] = c->mask_token_id;
+    for (int32_t i = 1; i < d->rows; i++) id[i] = d->net.config.mask_token_id;
     dg_batch_reset(b);
-    dg_batch_add_rows(be, b, &d->kv, id, d->rows, DG_MASK_FULL);
+    dg_batch_add_rows(b, &d->kv, id, d->rows, DG_MASK_FULL);
+    dg_batch_pad(be, b, d->block);
     dg_batch_upload(be, b);
-
-    const dg_work w = dg_work_rows(&d->work, d->rows);
-    be->ops->embed(be, w.x, d->vocab.embed, b->token_dev);
-    be->ops->rope_table(be, w.rope, b->pos_dev, d->net.inv_freq, d->net.rope_scale);
-    for (int32_t l = 0; l < c->n_layer; l++)
-        dg_layer_forward(be, c, &d->net.weights.layer[l], l, b, &w, c->causal[l] ? DG_MASK_CAUSAL : DG_MASK_FULL);
+    const pass_key key = {d, NULL, NULL, b->n};
+    if (be->ops->pass_begin(be, &key, sizeof key)) {
+        block_ops(d);
+        be->ops->pass_end(be);
+    }
     dg_kv_truncate(&d->kv, d->kv.len);
-    be->ops->rms_norm(be, w.x, w.x, d->net.weights.norm, c->rms_norm_eps);
-    dg_matmul(be, dg_mat_rows(d->logits, 0, d->rows - 1), dg_mat_rows(w.x, 1, d->rows - 1), d->vocab.head, (dg_mat){0}, false);
     d->base.passes = 1;
+    const size_t cells = (size_t)(b->n - 1) * (size_t)d->width;
+    be->ops->download(be, d->top, d->top_dev, 2 * cells * sizeof *d->top);
+    DG_TRY(dg_backend_check(be));
+    d->id = d->top;
+    d->logp = (float *)(d->top + cells);
+    return DG_OK;
 }
 
 static void add_chain(dflash *d, dg_tree *tree, int32_t budget) {
@@ -219,14 +247,9 @@ static void add_chain(dflash *d, dg_tree *tree, int32_t budget) {
 
 static dg_status dflash_propose(dg_drafter *base, dg_tree *tree, int32_t budget) {
     dflash *d = (dflash *)base;
-    dg_backend *be = d->target->be;
     if (tree->n > budget) return DG_OK; /* nothing left to fill: save the pass */
-    run_block(d, tree->token[0]);
+    DG_TRY(run_block(d, tree->token[0]));
     const size_t cells = (size_t)(d->rows - 1) * (size_t)d->width;
-    be->ops->top_k(be, d->id_dev, d->logp_dev, dg_mat_rows(d->logits, 0, d->rows - 1), d->width);
-    be->ops->download(be, d->id, d->id_dev, cells * sizeof *d->id);
-    be->ops->download(be, d->logp, d->logp_dev, cells * sizeof *d->logp);
-    DG_TRY(dg_backend_check(be));
     for (size_t i = 0; i < cells; i++) d->id[i] = dg_draft_vocab_target(&d->vocab, d->id[i]);
     const dg_lattice lattice = {d->id, d->logp, d->rows - 1, d->width};
     if (base->env->offer) base->env->offer->lattice = lattice, base->env->offer->source = base->env->source;

@@ -39,8 +39,9 @@ typedef struct eagle3 {
     dg_beam beam;
     dg_mat state;  /* device [1 + depth*width, H], see eagle3.h */
     dg_mat logits; /* device [width, Vd] */
-    int32_t *id_dev, *id, *row_dev, *row;
-    float *logp_dev, *logp, *entropy_row;
+    int32_t *top_dev, *top; /* device, host [2][cells]: of a pass with so many cells its ids, then their logps */
+    int32_t *id;            /* of the last pass: where they lie in top */
+    float *logp, *entropy_row;
     uint64_t (*bits)[DG_MASK_WORDS]; /* [depth*width] ancestors of each slot among the slots, itself included */
     bool ready;                      /* row 0 of state belongs to the last committed position */
     int32_t scored;                  /* rows of logits */
@@ -151,7 +152,7 @@ static void eagle3_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     const int32_t rows = max_rows > d->width ? max_rows : d->width;
     const size_t cells = (size_t)d->width * (size_t)(d->wide && d->n_wide > d->width ? d->n_wide : d->width);
     dg_draft_vocab_layout(&d->vocab, &d->net, d->target, d->q8, dev);
-    dg_kv_layout(&d->kv, 1, base->env->context + slots, slots ? slots : 1, c->n_kv_head, c->head_dim,
+    dg_kv_layout(&d->kv, 1, base->env->context + slots, slots > max_rows ? slots : max_rows, c->n_kv_head, c->head_dim,
                  base->env->kv_dtype, host, dev);
     dg_batch_layout(&d->batch, rows, host, dev);
     dg_work_layout(&d->work, c, rows, dev);
@@ -160,12 +161,8 @@ static void eagle3_layout(dg_drafter *base, dg_arena *host, dg_arena *dev) {
     dg_beam_layout(&d->beam, d->width, d->depth, host);
     d->state = take_mat(dev, 1 + slots, c->hidden_size);
     d->logits = take_mat(dev, d->width, d->vocab.head.rows);
-    d->id_dev = dg_arena_take(dev, cells, sizeof *d->id_dev);
-    d->logp_dev = dg_arena_take(dev, cells, sizeof *d->logp_dev);
-    d->row_dev = dg_arena_take(dev, (size_t)d->width, sizeof *d->row_dev);
-    d->id = dg_arena_take(host, cells, sizeof *d->id);
-    d->logp = dg_arena_take(host, cells, sizeof *d->logp);
-    d->row = dg_arena_take(host, (size_t)d->width, sizeof *d->row);
+    d->top_dev = dg_arena_take(dev, 2 * cells, sizeof *d->top_dev);
+    d->top = dg_arena_take(host, 2 * cells, sizeof *d->top);
     if (d->stop.svip > 0) d->entropy_row = dg_arena_take(host, (size_t)d->vocab.head.rows, sizeof *d->entropy_row);
     d->bits = dg_arena_take(host, (size_t)slots, sizeof *d->bits);
 }
@@ -204,30 +201,45 @@ static void make_input(eagle3 *d, const dg_work *w) {
     const dg_config *c = &d->net.config;
     const dg_layer *layer = &d->net.weights.layer[0];
     const dg_mat token = dg_mat_cols(w->in, 0, c->hidden_size), hidden = dg_mat_cols(w->in, c->hidden_size, c->hidden_size);
-    be->ops->embed(be, w->y, d->vocab.embed, d->batch.token_dev);
+    be->ops->embed(be, w->y, d->vocab.embed, d->batch.dev.token);
     be->ops->rms_norm(be, token, w->y, layer->attn_norm, c->rms_norm_eps);
     be->ops->rms_norm(be, hidden, w->x, layer->hidden_norm, c->rms_norm_eps);
     if (c->norm_before_residual) be->ops->copy2d(be, w->x, hidden);
-    be->ops->rope_table(be, w->rope, d->batch.pos_dev, d->net.inv_freq, d->net.rope_scale);
+    be->ops->rope_table(be, w->rope, d->batch.dev.pos, d->net.inv_freq, d->net.rope_scale);
 }
 
-/* The layer over the batch; what it hands on goes to n rows of state from `at`. */
-static void run_layer(eagle3 *d, const dg_work *w, int32_t at) {
+/* The layer over b, whose rows are those of w; what it hands on goes to as many rows of state from `at`. */
+static void run_layer(eagle3 *d, const dg_batch *b, const dg_work *w, int32_t at) {
     dg_backend *be = d->target->be;
     const dg_config *c = &d->net.config;
     const dg_mat out = dg_mat_rows(d->state, at, w->x.rows);
-    dg_layer_forward(be, c, &d->net.weights.layer[0], 0, &d->batch, w, -1);
+    dg_layer_forward(be, c, &d->net.weights.layer[0], 0, b, w, -1);
     if (c->feed_normed)
         be->ops->rms_norm(be, out, w->x, d->net.weights.norm, c->rms_norm_eps);
     else
         be->ops->copy2d(be, out, w->x);
 }
 
-/* Head and top-k over n rows of state from `at`, into the beam. */
-static dg_status score_rows(eagle3 *d, int32_t at, int32_t n) {
+static void best_of(eagle3 *d, dg_mat logits, int32_t k) {
+    dg_backend *be = d->target->be;
+    be->ops->top_k(be, d->top_dev, (float *)(d->top_dev + (size_t)logits.rows * (size_t)k), logits, k);
+}
+
+/* What best_of found for n rows. */
+static dg_status fetch_best(eagle3 *d, int32_t n, int32_t k) {
+    dg_backend *be = d->target->be;
+    const size_t cells = (size_t)n * (size_t)k;
+    be->ops->download(be, d->top, d->top_dev, 2 * cells * sizeof *d->top);
+    DG_TRY(dg_backend_check(be));
+    d->id = d->top;
+    d->logp = (float *)(d->top + cells);
+    return DG_OK;
+}
+
+/* Head and top-k over n rows of state from `at`. */
+static void score_rows(eagle3 *d, int32_t at, int32_t n) {
     dg_backend *be = d->target->be;
     const dg_config *c = &d->net.config;
-    const size_t cells = (size_t)n * (size_t)d->width;
     const dg_mat logits = dg_mat_rows(d->logits, 0, n);
     dg_mat x = dg_mat_rows(d->state, at, n);
     if (!c->feed_normed) {
@@ -236,11 +248,14 @@ static dg_status score_rows(eagle3 *d, int32_t at, int32_t n) {
         x = normed;
     }
     dg_matmul(be, logits, x, d->vocab.head, (dg_mat){0}, false);
-    be->ops->top_k(be, d->id_dev, d->logp_dev, logits, d->width);
-    be->ops->download(be, d->id, d->id_dev, cells * sizeof *d->id);
-    be->ops->download(be, d->logp, d->logp_dev, cells * sizeof *d->logp);
-    DG_TRY(dg_backend_check(be));
-    for (size_t i = 0; i < cells; i++) d->id[i] = dg_draft_vocab_target(&d->vocab, d->id[i]);
+    best_of(d, logits, d->width);
+}
+
+/* The scores of n rows, into the beam. */
+static dg_status fetch_scores(eagle3 *d, int32_t n) {
+    const int32_t cells = n * d->width;
+    DG_TRY(fetch_best(d, n, d->width));
+    for (int32_t i = 0; i < cells; i++) d->id[i] = dg_draft_vocab_target(&d->vocab, d->id[i]);
     dg_beam_score(&d->beam, d->id, d->logp);
     d->scored = n;
     d->base.passes++;
@@ -249,52 +264,91 @@ static dg_status score_rows(eagle3 *d, int32_t at, int32_t n) {
 
 /* ---- rounds ----------------------------------------------------------------------------------- */
 
+/* All that a pass depends on; the features of prompts are taken in by passes of their own. */
+typedef struct pass_key {
+    const eagle3 *d;
+    const void *row, *feature; /* observe's; else NULL */
+    int32_t n, pass;           /* pass: of propose, from 0; -1: observe */
+} pass_key;
+
+_Static_assert(sizeof(pass_key) <= DG_PASS_KEY && sizeof(pass_key) == 3 * sizeof(void *) + 8, "a key has no gaps");
+
 /* Of all rows but the last nothing is needed but K and V, which depend on the layer's input alone. */
-static dg_status eagle3_observe(dg_drafter *base, const dg_outcome *o) {
-    eagle3 *d = (eagle3 *)base;
+static void observe_ops(eagle3 *d, const dg_outcome *o) {
     dg_backend *be = d->target->be;
-    const dg_config *c = &d->net.config;
-    dg_batch *b = &d->batch;
-    const int32_t n = o->n, last = n - 1;
-    if (n == 0) return DG_OK;
-    assert(o->first == d->kv.len);
-    for (int32_t i = 0; i < n; i++) {
-        b->token[i] = i < last ? o->token[i + 1] : o->next;
-        b->pos[i] = o->first + i;
-    }
-    be->ops->upload(be, b->token_dev, b->token, (size_t)n * sizeof *b->token);
-    be->ops->upload(be, b->pos_dev, b->pos, (size_t)n * sizeof *b->pos);
-    const dg_work w = dg_work_rows(&d->work, n);
+    const dg_batch *b = &d->batch;
+    const int32_t last = o->n - 1;
+    const dg_work w = dg_work_rows(&d->work, o->n);
+    dg_batch_begin(be, b);
     project(d, o, w.x);
     make_input(d, &w);
     if (last > 0) {
         const dg_work before = dg_work_rows(&d->work, last);
-        dg_layer_store(be, c, &d->net.weights.layer[0], 0, &d->kv, d->kv.len, before.in, &before);
-        d->kv.len += last;
+        dg_layer_store(be, &d->net.config, &d->net.weights.layer[0], 0, b, 0, before.in, &before);
     }
     dg_work one = dg_work_rows(&d->work, 1);
     one.x = dg_mat_rows(w.x, last, 1), one.in = dg_mat_rows(w.in, last, 1), one.rope = dg_mat_rows(w.rope, last, 1);
+    const dg_batch part = dg_batch_part(b, b->n_seg - 1);
+    run_layer(d, &part, &one, 0);
+}
+
+static dg_status eagle3_observe(dg_drafter *base, const dg_outcome *o) {
+    eagle3 *d = (eagle3 *)base;
+    dg_backend *be = d->target->be;
+    dg_batch *b = &d->batch;
+    int32_t token[DG_TREE_MAX];
+    const int32_t n = o->n, last = n - 1;
+    if (n == 0) return DG_OK;
+    assert(o->first == d->kv.len && n <= DG_TREE_MAX);
+    for (int32_t i = 0; i < n; i++) token[i] = i < last ? o->token[i + 1] : o->next;
     dg_batch_reset(b);
-    dg_batch_add_rows(be, b, &d->kv, &o->next, 1, DG_MASK_CAUSAL);
-    run_layer(d, &one, 0);
-    const int32_t path[1] = {0};
-    dg_kv_commit(be, &d->kv, path, 1);
+    if (last > 0) dg_batch_add_rows(b, &d->kv, token, last, DG_MASK_CAUSAL);
+    dg_batch_add_rows(b, &d->kv, token + last, 1, DG_MASK_CAUSAL);
+    dg_batch_upload(be, b);
+    const pass_key key = {d, o->row, o->feature[0].data, n, -1};
+    if (be->ops->pass_begin(be, &key, o->tree ? sizeof key : 0)) {
+        observe_ops(d, o);
+        be->ops->pass_end(be);
+    }
+    dg_kv_keep(&d->kv, n);
     d->ready = true;
     return DG_OK;
+}
+
+/* Scores what observe left: the first pass of propose. */
+static dg_status start_beam(eagle3 *d) {
+    dg_backend *be = d->target->be;
+    const pass_key key = {d, NULL, NULL, 1, 0};
+    if (be->ops->pass_begin(be, &key, sizeof key)) {
+        score_rows(d, 0, 1);
+        be->ops->pass_end(be);
+    }
+    return fetch_scores(d, 1);
+}
+
+/* The ops of a level whose slots begin at `first`. */
+static void level_ops(eagle3 *d, int32_t first) {
+    dg_backend *be = d->target->be;
+    const dg_work w = dg_work_rows(&d->work, d->width);
+    dg_batch_begin(be, &d->batch);
+    be->ops->rows_gather(be, w.x, d->state, d->batch.dev.row);
+    make_input(d, &w);
+    run_layer(d, &d->batch, &w, 1 + first);
+    score_rows(d, 1 + first, d->width);
 }
 
 /* One more level: the `width` best of the last one become rows of the window. */
 static dg_status expand(eagle3 *d) {
     dg_backend *be = d->target->be;
     dg_beam *beam = &d->beam;
-    int32_t token[DG_TREE_MAX], pos[DG_TREE_MAX];
+    int32_t token[DG_TREE_MAX], pos[DG_TREE_MAX], row[DG_TREE_MAX];
     const int32_t first = (beam->passes - 1) * d->width, level = beam->passes - 1;
     const int32_t *front = dg_beam_expand(beam);
     for (int32_t j = 0; j < d->width; j++) {
         const int32_t slot = first + j, maker = front[j] / d->width; /* row of state that scored it */
         token[j] = beam->token[front[j]];
         pos[j] = d->kv.len + level;
-        d->row[j] = maker;
+        row[j] = maker;
         if (maker == 0)
             memset(d->bits[slot], 0, sizeof *d->bits);
         else
@@ -302,14 +356,14 @@ static dg_status expand(eagle3 *d) {
         d->bits[slot][slot / 64] |= UINT64_C(1) << (slot % 64);
     }
     dg_batch_reset(&d->batch);
-    dg_batch_add_level(be, &d->batch, &d->kv, token, pos, (const uint64_t (*)[DG_MASK_WORDS])(d->bits + first), d->width);
+    dg_batch_add_level(&d->batch, &d->kv, token, pos, row, (const uint64_t (*)[DG_MASK_WORDS])(d->bits + first), d->width);
     dg_batch_upload(be, &d->batch);
-    be->ops->upload(be, d->row_dev, d->row, (size_t)d->width * sizeof *d->row);
-    const dg_work w = dg_work_rows(&d->work, d->width);
-    be->ops->rows_gather(be, w.x, d->state, d->row_dev);
-    make_input(d, &w);
-    run_layer(d, &w, 1 + first);
-    return score_rows(d, 1 + first, d->width);
+    const pass_key key = {d, NULL, NULL, d->width, beam->passes};
+    if (be->ops->pass_begin(be, &key, sizeof key)) {
+        level_ops(d, first);
+        be->ops->pass_end(be);
+    }
+    return fetch_scores(d, d->width);
 }
 
 /* See dg_stop_keep. */
@@ -327,16 +381,12 @@ static dg_status check_stop(eagle3 *d, int32_t budget, int32_t *keep) {
 /* ECHO's use of rows that stopping left empty (arXiv 2604.09603): wider where drafting stopped. Candidates of the rows
  * scored last beyond the `width` that the beam holds, best paths first. */
 static dg_status widen(eagle3 *d, dg_tree *tree, int32_t budget) {
-    dg_backend *be = d->target->be;
     const dg_beam *b = &d->beam;
     const int32_t first = (b->passes - 2) * d->width, wide = d->n_wide;
-    const size_t cells = (size_t)d->scored * (size_t)wide;
     int32_t node[64], next[64];
     if (wide <= d->width || tree->n > budget) return DG_OK;
-    be->ops->top_k(be, d->id_dev, d->logp_dev, dg_mat_rows(d->logits, 0, d->scored), wide);
-    be->ops->download(be, d->id, d->id_dev, cells * sizeof *d->id);
-    be->ops->download(be, d->logp, d->logp_dev, cells * sizeof *d->logp);
-    DG_TRY(dg_backend_check(be));
+    best_of(d, dg_mat_rows(d->logits, 0, d->scored), wide);
+    DG_TRY(fetch_best(d, d->scored, wide));
     for (int32_t r = 0; r < d->scored; r++) /* a row's own node, -1: it is not in the tree */
         node[r] = b->passes == 1 ? 0 : b->node[b->slot[first + r]], next[r] = d->width;
     while (tree->n <= budget) {
@@ -375,7 +425,7 @@ static dg_status eagle3_propose(dg_drafter *base, dg_tree *tree, int32_t budget)
     d->stopped = -1;
     if (tree->n > budget || !d->ready) return DG_OK;
     int32_t keep = budget;
-    DG_TRY(score_rows(d, 0, 1));
+    DG_TRY(start_beam(d));
     for (;;) {
         int32_t cut;
         DG_TRY(check_stop(d, budget, &cut));

@@ -32,7 +32,6 @@ typedef struct drafter {
     float *logp_dev, *logp, *entropy_row;
     int32_t *token;                  /* [context] the committed text */
     int32_t n;
-    int32_t identity[MOST_WAITING];
     int32_t chain[DG_TREE_MAX]; /* root, then what is drafted */
     float score[DG_TREE_MAX];
     int32_t n_chain; /* root included */
@@ -83,7 +82,6 @@ static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
         close_drafter(&d->base);
         return st;
     }
-    for (int32_t i = 0; i < MOST_WAITING; i++) d->identity[i] = i;
     *out = &d->base;
     return DG_OK;
 }
@@ -140,9 +138,10 @@ static void rewind_drafter(dg_drafter *base, int32_t len) {
 static dg_status run(drafter *d, const int32_t *token, int32_t n, int32_t scored) {
     dg_backend *be = d->model.be;
     dg_batch_reset(&d->batch);
-    dg_batch_add_rows(be, &d->batch, &d->kv, token, n, DG_MASK_CAUSAL);
+    dg_batch_add_rows(&d->batch, &d->kv, token, n, DG_MASK_CAUSAL);
     dg_batch_upload(be, &d->batch);
-    DG_TRY(dg_target_forward(&d->model, &d->batch, &d->work, NULL, 0));
+    dg_batch_begin(be, &d->batch);
+    dg_target_forward(&d->model, &d->batch, &d->work, NULL, 0);
     if (scored) {
         const dg_mat logits = dg_mat_rows(d->logits, 0, scored);
         dg_target_head(&d->model, dg_mat_rows(d->work.x, n - scored, scored), logits);
@@ -158,7 +157,7 @@ static dg_status run(drafter *d, const int32_t *token, int32_t n, int32_t scored
 static dg_status catch_up(drafter *d) {
     while (d->n - d->kv.len > MOST_WAITING) {
         DG_TRY(run(d, d->token + d->kv.len, MOST_WAITING, 0));
-        dg_kv_commit(d->model.be, &d->kv, d->identity, MOST_WAITING);
+        dg_kv_keep(&d->kv, MOST_WAITING);
     }
     return DG_OK;
 }
@@ -232,7 +231,7 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     d->score[0] = 0;
     d->n_chain = 1;
     DG_TRY(draft(d, limit));
-    dg_kv_commit(d->model.be, &d->kv, d->identity, waiting); /* and drops the rest */
+    dg_kv_keep(&d->kv, waiting); /* and drops the rest */
     guess g;
     ask_text(d, budget + 1 - d->n_chain, &g);
     const float base_score = d->score[d->n_chain - 1];

@@ -23,6 +23,7 @@
 #define DG_MASK_WORDS (DG_TREE_MAX / 64) /* 64-bit words in one ancestor set */
 #define DG_KV_BLOCK   64                /* caches have a multiple of this many rows */
 #define DG_TOP_K_MAX  1024              /* most candidates of a row that top_k is asked for */
+#define DG_PASS_KEY   64                /* most bytes of a pass's key */
 
 /* What the n new rows of a segment see of the window (every row also sees all committed rows). */
 typedef enum dg_mask {
@@ -31,7 +32,16 @@ typedef enum dg_mask {
     DG_MASK_FULL    /* every window row */
 } dg_mask;
 
-/* One sequence's rows in an attention call. */
+/* Device values of one segment of a pass that are not known when its ops are called: a backend may record them once and
+ * run them again (see pass_begin). */
+typedef struct dg_live {
+    int32_t len; /* committed rows */
+    int32_t n;   /* rows; those behind them, up to the segment's own n, are padding: no op reads or writes the cache for
+                    them, no mask shows them, and what they give is nobody's business */
+    int32_t row; /* where the segment's rows go in a matrix that collects them, see rows_put */
+} dg_live;
+
+/* One sequence's rows in a call of attention or qkv. */
 typedef struct dg_attn_seg {
     dg_mat k, v;          /* [cap, G*hd] one layer's cache, see kv_put */
     const int32_t *pos;   /* device [win]: absolute positions of the window rows */
@@ -40,7 +50,18 @@ typedef struct dg_attn_seg {
     int32_t win;          /* window rows, in cache rows len .. len+win-1; n <= win */
     int32_t row0, n;      /* rows of q and out: the last n rows of the window */
     dg_mask mask;
+    const dg_live *live;  /* device; NULL: len, win and n above are what there is. Else len above is the same, or what it was
+                             when the pass was recorded, and n - live->n of both win and n are padding */
 } dg_attn_seg;
+
+/* A segment as it is when its op runs, for code that can read the backend's memory. */
+static inline dg_attn_seg dg_seg_now(dg_attn_seg s) {
+    if (!s.live) return s;
+    s.len = s.live->len;
+    s.win -= s.n - s.live->n;
+    s.n = s.live->n;
+    return s;
+}
 
 typedef struct dg_attn_shape {
     int32_t n_head, n_kv_head, head_dim; /* query head h reads KV head h / (n_head / n_kv_head) */
@@ -59,6 +80,17 @@ typedef struct dg_sampling {
     int32_t top_k;
     uint64_t seed;
 } dg_sampling;
+
+/* The operands of qkv. */
+typedef struct dg_qkv {
+    dg_mat q;              /* [n, H*hd], in place; data NULL: none */
+    dg_mat k, v;           /* [n, G*hd]; what k holds afterwards is the backend's business */
+    dg_mat q_norm, k_norm; /* [1, hd] f32, f16 or bf16: every head of a row under an rms_norm; data NULL: none */
+    float eps;
+    dg_mat rope;           /* [n, hd], see rope_table; data NULL: no rotation */
+    int32_t head_dim;
+    bool interleaved;      /* pairs are (2j, 2j+1), else (j, j+hd/2) */
+} dg_qkv;
 
 /* How matmul takes the activations that it multiplies by packed weights. Sums are f32 in any case. */
 typedef enum dg_precision {
@@ -89,6 +121,20 @@ typedef struct dg_ops {
     void (*zero)(dg_backend *be, dg_mat dst);
     bool (*sync)(dg_backend *be); /* waits; false if an op failed since open (see dg_backend_error) */
 
+    /* --- passes ---
+     * Between pass_begin and pass_end come the ops of one whole pass, of these alone: copy2d, zero, embed, rms_norm, matmul,
+     * rope_table, qkv, attention, swiglu, rows_put, rows_gather, top_k, sample. A backend may record them, and for another
+     * pass of the same key run again what it recorded. So the key (at most DG_PASS_KEY bytes) is equal only where
+     * all arguments of all those ops are: pointers, shapes and numbers, but not what lies in device memory, nor the len of
+     * segments that have `live`. bytes 0: a pass of its own. Free forgets all keys. False: nothing is left to do, as the
+     * pass was run again or the backend has failed; no pass_end then. */
+    bool (*pass_begin)(dg_backend *be, const void *key, size_t bytes);
+    void (*pass_end)(dg_backend *be);
+
+    /* How many rows a pass that needs n had better have, n or more: backends that record passes know few numbers of rows.
+     * Rows are padded by who asks. */
+    int32_t (*pass_rows)(dg_backend *be, int32_t n);
+
     /* --- compute --- */
 
     /* out[n,d] f32 = row id[i] of table[V,d] (any weight dtype). id: device [n], in [0, V). */
@@ -114,9 +160,10 @@ typedef struct dg_ops {
      * freq: device [hd/2]; pos: device [n]. The angle is the f32 product. */
     void (*rope_table)(dg_backend *be, dg_mat table, const int32_t *pos, const float *freq, float mscale);
 
-    /* Rotates each of the n_head heads of x[n, n_head*hd] in place by its row of table[n,hd].
-     * Pairs are (j, j+hd/2), or (2j, 2j+1) when interleaved. */
-    void (*rope)(dg_backend *be, dg_mat x, dg_mat table, int32_t n_head, bool interleaved);
+    /* What lies between the products q, k, v and attention: the heads of q and k under their norms and rotated, then k and
+     * v into the cache rows of the window's last n rows. The bits of norm, rotation and storing one after another. Rows
+     * of no segment are stored nowhere, and q may be left as it was there. */
+    void (*qkv)(dg_backend *be, const dg_qkv *r, const dg_attn_seg *seg, int32_t n_seg);
 
     /* out[n,H*hd] = softmax(scale * q.K^T + mask) V for every segment; rows outside all segments are left
      * alone. Keys are numbered in the order committed rows, then window rows that the mask shows, both
@@ -129,14 +176,12 @@ typedef struct dg_ops {
 
     /* A layer's cache is two matrices ck and cv of one shape [cap, G*hd] and type (f32, f16 or bf16), with
      * cap a multiple of DG_KV_BLOCK and no gaps between rows. Where an element lies in them is the backend's
-     * business: rows go in and out by these ops alone. A row is rounded once, when it is put there.
+     * business: rows go in and out by qkv and these ops alone.
      *
-     * Rows row0.. = k[n, G*hd] and v[n, G*hd], both f32. */
-    void (*kv_put)(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, dg_mat k, dg_mat v, int32_t head_dim);
-
-    /* Row row0 + i = row row0 + idx[i] for i < n; idx: device, ascending, idx[i] >= i. */
-    void (*kv_move)(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, const int32_t *idx, int32_t n,
-                    int32_t head_dim);
+     * In every one of n_layer caches ck[l], cv[l] of one shape: row row0 + i = row row0 + idx[i] for i < n; idx: device,
+     * ascending, idx[i] >= i. */
+    void (*kv_move)(dg_backend *be, const dg_mat *ck, const dg_mat *cv, int32_t n_layer, int32_t row0, const int32_t *idx,
+                    int32_t n, int32_t head_dim);
 
     /* k[n, G*hd] and v[n, G*hd], both f32 = rows row0.. of the cache: for tests and whoever saves a cache. */
     void (*kv_get)(dg_backend *be, dg_mat k, dg_mat v, dg_mat ck, dg_mat cv, int32_t row0, int32_t head_dim);
@@ -144,11 +189,9 @@ typedef struct dg_ops {
     /* out = silu(gate) * up, all [n,m]; out may be gate. */
     void (*swiglu)(dg_backend *be, dg_mat out, dg_mat gate, dg_mat up);
 
-    /* x += y, both [n,d]. */
-    void (*add)(dg_backend *be, dg_mat x, dg_mat y);
-
-    /* dst[row0+i] = src[i], casting f32 to the dtype of dst (f32, f16, bf16). */
-    void (*rows_put)(dg_backend *be, dg_mat dst, int32_t row0, dg_mat src);
+    /* dst[*row0+i] = src[i], casting f32 to the dtype of dst (f32, f16, bf16). row0: device [1]. Rows behind the last of
+     * dst are left out. */
+    void (*rows_put)(dg_backend *be, dg_mat dst, const int32_t *row0, dg_mat src);
 
     /* dst[i] = src[idx[i]], i < dst.rows; same dtype. idx: device. idx ascending with idx[i] >= i allows
      * dst.data == src.data (KV commit). */

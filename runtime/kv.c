@@ -11,9 +11,7 @@ void dg_kv_layout(dg_kv *kv, int32_t n_layer, int32_t cap, int32_t win_cap, int3
     *kv = (dg_kv){.n_layer = n_layer, .cap = cap, .win_cap = win_cap, .width = width, .head_dim = head_dim, .dtype = dtype};
     kv->k = dg_arena_take(host, (size_t)n_layer, sizeof *kv->k);
     kv->v = dg_arena_take(host, (size_t)n_layer, sizeof *kv->v);
-    kv->path_host = dg_arena_take(host, (size_t)win_cap, sizeof(int32_t));
     kv->win_pos = dg_arena_take(dev, (size_t)win_cap, sizeof(int32_t));
-    kv->path = dg_arena_take(dev, (size_t)win_cap, sizeof(int32_t));
     const size_t row = dg_dtype_bytes(dtype, (size_t)width);
     const int32_t rows = rows_of(kv);
     for (int32_t l = 0; l < n_layer; l++) {
@@ -23,23 +21,18 @@ void dg_kv_layout(dg_kv *kv, int32_t n_layer, int32_t cap, int32_t win_cap, int3
     }
 }
 
-void dg_kv_append(dg_backend *be, dg_kv *kv, const int32_t *pos, int32_t n) {
+void dg_kv_append(dg_kv *kv, int32_t n) {
     assert(kv->win + n <= kv->win_cap && kv->len + kv->win + n <= kv->cap);
-    be->ops->upload(be, kv->win_pos + kv->win, pos, (size_t)n * sizeof *pos);
     kv->win += n;
 }
 
 void dg_kv_commit(dg_backend *be, dg_kv *kv, const int32_t *path, int32_t n) {
+    be->ops->kv_move(be, kv->k, kv->v, kv->n_layer, kv->len, path, n, kv->head_dim);
+    dg_kv_keep(kv, n);
+}
+
+void dg_kv_keep(dg_kv *kv, int32_t n) {
     assert(n <= kv->win);
-    int32_t keep = 0; /* leading rows that are in place already */
-    while (keep < n && path[keep] == keep) keep++;
-    if (keep < n) {
-        const int32_t base = kv->len + keep;
-        for (int32_t i = keep; i < n; i++) kv->path_host[i - keep] = path[i] - keep;
-        be->ops->upload(be, kv->path, kv->path_host, (size_t)(n - keep) * sizeof *path);
-        for (int32_t l = 0; l < kv->n_layer; l++)
-            be->ops->kv_move(be, kv->k[l], kv->v[l], base, kv->path, n - keep, kv->head_dim);
-    }
     kv->len += n;
     kv->win = 0;
 }

@@ -8,9 +8,7 @@
 
 typedef struct dg_kv {
     dg_mat *k, *v;      /* [n_layer] of [cap, G*hd], cap in whole blocks; only the kv_ ops know what lies where */
-    int32_t *win_pos;   /* device [win_cap]: absolute positions of the window rows */
-    int32_t *path;      /* device [win_cap]: scratch of commit, cache rows of a path */
-    int32_t *path_host;
+    int32_t *win_pos;   /* device [win_cap]: absolute positions of the window rows, see dg_batch_begin */
     int32_t n_layer, cap, win_cap, len, win;
     int32_t width, head_dim; /* G*hd, hd */
     dg_dtype dtype; /* of every row, committed or on trial: f32 or f16 */
@@ -22,12 +20,15 @@ typedef struct dg_kv {
 void dg_kv_layout(dg_kv *kv, int32_t n_layer, int32_t cap, int32_t win_cap, int32_t n_kv_head, int32_t head_dim,
                   dg_dtype dtype, dg_arena *host, dg_arena *dev);
 
-/* Opens n more window rows at absolute positions pos[n] (host); their cache rows are len + win - n onwards. */
-void dg_kv_append(dg_backend *be, dg_kv *kv, const int32_t *pos, int32_t n);
+/* Opens n more window rows; their cache rows are len + win - n onwards. */
+void dg_kv_append(dg_kv *kv, int32_t n);
 
-/* Makes window rows path[0..n) (ascending from 0, path[i] >= i) the committed rows len..len+n-1 of every layer
- * and drops the rest of the window. A path 0..n-1 moves nothing. */
+/* Makes window rows path[0..n) (device; ascending from 0, path[i] >= i) the committed rows len..len+n-1 of every layer
+ * and drops the rest of the window. */
 void dg_kv_commit(dg_backend *be, dg_kv *kv, const int32_t *path, int32_t n);
+
+/* The same where the path is 0..n-1: nothing moves. */
+void dg_kv_keep(dg_kv *kv, int32_t n);
 
 /* Drops the window and every committed row from len on. */
 void dg_kv_truncate(dg_kv *kv, int32_t len);

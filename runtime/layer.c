@@ -24,9 +24,17 @@ dg_work dg_work_rows(const dg_work *w, int32_t n) {
     return r;
 }
 
-/* [n, heads*hd] as [n*heads, hd]: one row a head. */
-static dg_mat heads(dg_mat m, int32_t head_dim) {
-    return dg_mat_make(m.data, m.dtype, m.rows * (m.cols / head_dim), head_dim);
+static dg_attn_seg attn_seg(const dg_segment *s, int32_t l, int mask) {
+    return (dg_attn_seg){.k = s->kv->k[l], .v = s->kv->v[l], .pos = s->kv->win_pos, .bits = s->bits, .len = s->len,
+                         .win = s->win, .row0 = s->row0, .n = s->n, .mask = mask >= 0 ? (dg_mask)mask : s->mask,
+                         .live = s->live};
+}
+
+/* The rows of w as attention takes them; q: also queries. */
+static dg_qkv qkv_of(const dg_config *c, const dg_layer *layer, const dg_work *w, bool q) {
+    return (dg_qkv){.q = q ? w->q : (dg_mat){0}, .k = w->k, .v = w->v, .q_norm = q ? layer->q_norm : (dg_mat){0},
+                    .k_norm = layer->k_norm, .eps = c->rms_norm_eps, .rope = w->rope, .head_dim = c->head_dim,
+                    .interleaved = c->rope_interleaved};
 }
 
 static void attention_half(dg_backend *be, const dg_config *c, const dg_layer *layer, int32_t l, const dg_batch *b,
@@ -34,25 +42,13 @@ static void attention_half(dg_backend *be, const dg_config *c, const dg_layer *l
     const dg_ops *op = be->ops;
     const dg_mat in = w->in.data ? w->in : w->y;
     if (!w->in.data) op->rms_norm(be, w->y, w->x, layer->attn_norm, c->rms_norm_eps);
-    const dg_product qkv[] = {{w->q, layer->wq, layer->bq}, {w->k, layer->wk, layer->bk}, {w->v, layer->wv, layer->bv}};
-    op->matmul(be, in, qkv, 3, false);
-    if (layer->q_norm.data)
-        op->rms_norm(be, heads(w->q, c->head_dim), heads(w->q, c->head_dim), layer->q_norm, c->rms_norm_eps);
-    if (layer->k_norm.data)
-        op->rms_norm(be, heads(w->k, c->head_dim), heads(w->k, c->head_dim), layer->k_norm, c->rms_norm_eps);
-    op->rope(be, w->q, w->rope, c->n_head, c->rope_interleaved);
-    op->rope(be, w->k, w->rope, c->n_kv_head, c->rope_interleaved);
+    const dg_product product[] = {{w->q, layer->wq, layer->bq}, {w->k, layer->wk, layer->bk}, {w->v, layer->wv, layer->bv}};
+    op->matmul(be, in, product, 3, false);
 
     dg_attn_seg seg[DG_MAX_SEGMENTS];
-    for (int32_t i = 0; i < b->n_seg; i++) {
-        const dg_segment *s = &b->seg[i];
-        const int32_t at = s->kv->len + s->kv->win - s->n;
-        op->kv_put(be, s->kv->k[l], s->kv->v[l], at, dg_mat_rows(w->k, s->row0, s->n),
-                   dg_mat_rows(w->v, s->row0, s->n), c->head_dim);
-        seg[i] = (dg_attn_seg){.k = s->kv->k[l], .v = s->kv->v[l], .pos = s->kv->win_pos, .bits = s->bits,
-                               .len = s->kv->len, .win = s->kv->win, .row0 = s->row0, .n = s->n,
-                               .mask = mask >= 0 ? (dg_mask)mask : s->mask};
-    }
+    for (int32_t i = 0; i < b->n_seg; i++) seg[i] = attn_seg(&b->seg[i], l, mask);
+    const dg_qkv qkv = qkv_of(c, layer, w, true);
+    op->qkv(be, &qkv, seg, b->n_seg);
     const dg_attn_shape shape = {c->n_head, c->n_kv_head, c->head_dim, c->window[l],
                                  1.0f / sqrtf((float)c->head_dim), w->att.loose};
     op->attention(be, w->att, w->q, seg, b->n_seg, &shape);
@@ -71,13 +67,12 @@ void dg_layer_forward(dg_backend *be, const dg_config *c, const dg_layer *layer,
     dg_matmul(be, w->x, w->gate, layer->w_down, none, true);
 }
 
-void dg_layer_store(dg_backend *be, const dg_config *c, const dg_layer *layer, int32_t l, dg_kv *kv, int32_t row0,
+void dg_layer_store(dg_backend *be, const dg_config *c, const dg_layer *layer, int32_t l, const dg_batch *b, int32_t i,
                     dg_mat c_rows, const dg_work *w) {
-    const dg_ops *op = be->ops;
-    const dg_product kv_rows[] = {{w->k, layer->wk, layer->bk}, {w->v, layer->wv, layer->bv}};
-    op->matmul(be, c_rows, kv_rows, 2, false);
-    if (layer->k_norm.data)
-        op->rms_norm(be, heads(w->k, c->head_dim), heads(w->k, c->head_dim), layer->k_norm, c->rms_norm_eps);
-    op->rope(be, w->k, w->rope, c->n_kv_head, c->rope_interleaved);
-    op->kv_put(be, kv->k[l], kv->v[l], row0, w->k, w->v, c->head_dim);
+    const dg_product product[] = {{w->k, layer->wk, layer->bk}, {w->v, layer->wv, layer->bv}};
+    be->ops->matmul(be, c_rows, product, 2, false);
+    dg_attn_seg seg = attn_seg(&b->seg[i], l, -1);
+    seg.row0 = 0;
+    const dg_qkv qkv = qkv_of(c, layer, w, false);
+    be->ops->qkv(be, &qkv, &seg, 1);
 }

@@ -29,10 +29,10 @@ dg_work dg_work_rows(const dg_work *w, int32_t n);
 void dg_layer_forward(dg_backend *be, const dg_config *c, const dg_layer *layer, int32_t l, const dg_batch *b,
                       const dg_work *w, int mask);
 
-/* K and V of the rows c_rows[n, cols of wk], which are not normed again, into rows row0.. of layer l of kv: what DFlash
- * does with projected target features (dflash.py: context K/V enter without the layer's input norm), and EAGLE-3 with all
- * but the last of the committed rows. */
-void dg_layer_store(dg_backend *be, const dg_config *c, const dg_layer *layer, int32_t l, dg_kv *kv, int32_t row0,
+/* K and V of the rows c_rows[n, cols of wk], which are not normed again, into layer l of the cache of segment i of b, which
+ * has n rows: what DFlash does with projected target features (dflash.py: context K/V enter without the layer's input
+ * norm), and EAGLE-3 with all but the last of the committed rows. w is narrowed to n rows. */
+void dg_layer_store(dg_backend *be, const dg_config *c, const dg_layer *layer, int32_t l, const dg_batch *b, int32_t i,
                     dg_mat c_rows, const dg_work *w);
 
 #endif

@@ -1,5 +1,6 @@
 /* The round: propose, verify, commit, for one session or several in one forward pass. */
 #include <assert.h>
+#include <stddef.h>
 #include <string.h>
 #include <time.h>
 
@@ -78,7 +79,6 @@ static dg_status tell_round(dg_session *s, int32_t n) {
         for (int32_t i = 0; i < n; i++) s->pending[s->n_pending++] = row0 + s->walk.path[i];
     } else if (s->n_tap) {
         const double start = dg_now();
-        upload_rows(s, s->walk.path, n);
         DG_TRY(tell(s, true, &o, s->tree.n));
         s->round_draft += dg_now() - start;
     }
@@ -129,13 +129,24 @@ static dg_status propose(dg_session *s) {
     return s->n_tap && feature_row0(s) + s->tree.n > s->feature[0].rows ? tell_pending(s) : DG_OK;
 }
 
-/* Taps of every session in the batch; seg[i] belongs to s[i]. */
+/* ---- the target's pass ------------------------------------------------------------------------ */
+
+/* Trees of one session alone: the passes that come again and again. */
+static bool is_usual(const dg_batch *b) { return b->n_seg == 1 && b->seg[0].mask == DG_MASK_BITS; }
+
+/* Uploads a batch of trees or of a chunk of the prompt; seg[i] belongs to s[i]. */
+static void upload_batch(dg_session *const *s, dg_batch *b) {
+    if (is_usual(b)) dg_batch_pad(s[0]->model->be, b, DG_TREE_MAX);
+    for (int32_t i = 0; i < b->n_seg; i++) b->host.live[i].row = feature_row0(s[i]);
+    dg_batch_upload(s[0]->model->be, b);
+}
+
+/* Taps of every session in the batch. */
 static int32_t collect_taps(dg_session *const *s, const dg_batch *b, dg_tap *tap) {
     int32_t n = 0;
     for (int32_t i = 0; i < b->n_seg; i++)
         for (int32_t t = 0; t < s[i]->n_tap; t++)
-            tap[n++] = (dg_tap){s[i]->tap_layer[t], b->seg[i].row0,
-                                dg_mat_rows(s[i]->feature[t], feature_row0(s[i]), b->seg[i].n)};
+            tap[n++] = (dg_tap){s[i]->tap_layer[t], b->seg[i].row0, b->seg[i].n, &b->seg[i].live->row, s[i]->feature[t]};
     return n;
 }
 
@@ -149,25 +160,49 @@ static void read_logits(dg_session *s, const dg_batch *b, const dg_segment *seg,
     const dg_mat rows = dg_mat_rows(logits, from - first, to - from);
     if (k) be->ops->top_k(be, s->successor + (size_t)at * (size_t)k, NULL, rows, k);
     /* a row's noise is keyed by its own position, whatever the batch */
-    if (sample) be->ops->sample(be, s->sampled_dev + at, s->logp_dev + at, rows, b->pos_dev + from, &s->sampling);
+    if (sample)
+        be->ops->sample(be, s->sampled_dev->id + at, s->sampled_dev->logp + at, rows, b->dev.pos + from, &s->sampling);
 }
 
 /* The head over all rows of a forward pass, those of several sessions together, as many at a time as logits are kept
- * of; seg[i] belongs to s[i]. */
+ * of. */
 static void score_rows(dg_session *const *s, const dg_batch *b, bool sample) {
     const dg_session *lead = s[0];
-    dg_backend *be = lead->model->be;
     for (int32_t first = 0; first < b->n; first += lead->logits.rows) {
         const int32_t rows = min32(lead->logits.rows, b->n - first);
         const dg_mat logits = dg_mat_rows(lead->logits, 0, rows);
         dg_target_head(lead->model, dg_mat_rows(lead->work.x, first, rows), logits);
         for (int32_t i = 0; i < b->n_seg; i++) read_logits(s[i], b, &b->seg[i], logits, first, sample);
     }
-    for (int32_t i = 0; sample && i < b->n_seg; i++) {
-        const size_t n = (size_t)b->seg[i].n;
-        be->ops->download(be, s[i]->sampled, s[i]->sampled_dev, n * sizeof *s[i]->sampled);
-        be->ops->download(be, s[i]->logp, s[i]->logp_dev, n * sizeof *s[i]->logp);
-    }
+}
+
+/* All that a usual pass depends on. */
+typedef struct pass_key {
+    const dg_session *s;
+    int64_t n;
+    dg_sampling sampling;
+} pass_key;
+
+_Static_assert(sizeof(pass_key) <= DG_PASS_KEY && sizeof(pass_key) == sizeof(void *) + 8 + sizeof(dg_sampling),
+               "a key has no gaps");
+
+/* The pass over an uploaded batch; trees are scored and sampled. seg[i] belongs to s[i]. */
+static void run_target(dg_session *const *s, const dg_batch *b) {
+    const dg_session *lead = s[0];
+    dg_backend *be = lead->model->be;
+    const pass_key key = {lead, b->n, lead->sampling};
+    if (!be->ops->pass_begin(be, &key, is_usual(b) ? sizeof key : 0)) return;
+    dg_tap tap[DG_MAX_SEGMENTS * DG_MAX_TAPS];
+    dg_batch_begin(be, b);
+    dg_target_forward(lead->model, b, &lead->work, tap, collect_taps(s, b, tap));
+    if (b->seg[0].mask == DG_MASK_BITS) score_rows(s, b, true);
+    be->ops->pass_end(be);
+}
+
+/* The samples of n rows, to the host. */
+static void download_samples(dg_session *s, int32_t n) {
+    s->model->be->ops->download(s->model->be, &s->sampled, s->sampled_dev,
+                                offsetof(dg_samples, logp) + (size_t)n * sizeof *s->sampled.logp);
 }
 
 /* Appends the walk's tokens up to a stop, the limit or the end of the context. Returns how many. */
@@ -179,8 +214,8 @@ static int32_t append_tokens(dg_session *s) {
         const int32_t node = s->walk.path[n];
         const int32_t child = n + 1 < s->walk.n ? s->walk.path[n + 1] : -1;
         const int32_t at = s->n_token + n;
-        s->token[at] = s->sampled[node];
-        s->logprob[at] = s->logp[node];
+        s->token[at] = s->sampled.id[node];
+        s->logprob[at] = s->sampled.logp[node];
         s->source[at] = child >= 0 ? s->tree.source[child] : 0;
         n++;
         if (!s->ignore_stop_tokens && dg_is_stop(s->model, s->token[at]))
@@ -211,14 +246,24 @@ static void count_round(dg_session *s, int32_t n) {
     }
 }
 
+/* Rows of the root and of all new tokens but the last, which is the next root. Drafters that look at features find the path
+ * where it was uploaded. */
+static void commit_path(dg_session *s, int32_t n) {
+    const bool moves = s->walk.path[n - 1] != n - 1;
+    if (moves || (s->n_tap && s->rows.use)) upload_rows(s, s->walk.path, n);
+    if (moves)
+        dg_kv_commit(s->model->be, &s->kv, s->path_dev, n);
+    else
+        dg_kv_keep(&s->kv, n);
+}
+
 /* What follows the forward pass of one session's tree: walk, commit, tell the drafters. */
 static dg_status settle(dg_session *s) {
     const double start = dg_now();
-    dg_verify(&s->tree, s->sampled, &s->walk);
+    dg_verify(&s->tree, s->sampled.id, &s->walk);
     const int32_t n = append_tokens(s);
     count_round(s, n);
-    /* rows of the root and of all new tokens but the last, which is the next root */
-    dg_kv_commit(s->model->be, &s->kv, s->walk.path, n);
+    commit_path(s, n);
     s->n_token += n;
     s->n_new = n;
     if (s->limit != INT32_MAX) s->limit -= n;
@@ -235,13 +280,12 @@ static dg_status verify_group(dg_session *const *s, int32_t n) {
     dg_session *lead = s[0];
     dg_backend *be = lead->model->be;
     const double start = dg_now();
-    dg_tap tap[DG_MAX_SEGMENTS * DG_MAX_TAPS];
     dg_batch *b = &lead->batch;
     dg_batch_reset(b);
-    for (int32_t i = 0; i < n; i++) dg_batch_add_tree(be, b, &s[i]->kv, &s[i]->tree);
-    dg_batch_upload(be, b);
-    DG_TRY(dg_target_forward(lead->model, b, &lead->work, tap, collect_taps(s, b, tap)));
-    score_rows(s, b, true);
+    for (int32_t i = 0; i < n; i++) dg_batch_add_tree(b, &s[i]->kv, &s[i]->tree);
+    upload_batch(s, b);
+    run_target(s, b);
+    for (int32_t i = 0; i < n; i++) download_samples(s[i], s[i]->tree.n);
     DG_TRY(dg_backend_check(be));
     const double seconds = (dg_now() - start) / n;
     for (int32_t i = 0; i < n; i++) {
@@ -298,7 +342,6 @@ dg_status dg_sessions_step(dg_session *const *s, size_t n_session, size_t *count
 }
 
 dg_status dg_session_time_rows(dg_session *s, int32_t rows, int32_t len, double *seconds) {
-    dg_backend *be = s->model->be;
     const int32_t committed = s->kv.len;
     dg_tree t; /* a star of different tokens: what it holds makes no difference to the time */
     dg_tree_reset(&t, 0);
@@ -306,15 +349,15 @@ dg_status dg_session_time_rows(dg_session *s, int32_t rows, int32_t len, double 
     const double start = dg_now();
     s->kv.len = len;
     dg_batch_reset(&s->batch);
-    dg_batch_add_tree(be, &s->batch, &s->kv, &t);
-    dg_batch_upload(be, &s->batch);
-    const dg_status st = dg_target_forward(s->model, &s->batch, &s->work, NULL, 0);
-    if (st == DG_OK) score_rows(&s, &s->batch, true);
+    dg_batch_add_tree(&s->batch, &s->kv, &t);
+    upload_batch(&s, &s->batch);
+    run_target(&s, &s->batch);
+    download_samples(s, rows);
     s->kv.len = committed;
     dg_kv_truncate(&s->kv, committed);
-    DG_TRY(st);
+    DG_TRY(dg_backend_check(s->model->be));
     *seconds = dg_now() - start;
-    return dg_backend_check(be);
+    return DG_OK;
 }
 
 /* ---- prefill ---------------------------------------------------------------------------------- */
@@ -340,17 +383,16 @@ static bool is_loose(const dg_session *s, int32_t n) {
 
 /* Commits token[kv.len .. kv.len+n) in one pass; the token after them is known. score: for the drafters. */
 static dg_status prefill_chunk(dg_session *s, int32_t n, bool score) {
-    dg_backend *be = s->model->be;
-    dg_tap tap[DG_MAX_TAPS];
     dg_batch_reset(&s->batch);
     s->batch.loose = is_loose(s, n);
-    dg_batch_add_rows(be, &s->batch, &s->kv, s->token + s->kv.len, n, DG_MASK_CAUSAL);
-    dg_batch_upload(be, &s->batch);
+    dg_batch_add_rows(&s->batch, &s->kv, s->token + s->kv.len, n, DG_MASK_CAUSAL);
+    upload_batch(&s, &s->batch);
     const double start = dg_now();
-    DG_TRY(dg_target_forward(s->model, &s->batch, &s->work, tap, collect_taps(&s, &s->batch, tap)));
+    run_target(&s, &s->batch);
+    DG_TRY(dg_backend_check(s->model->be));
     dg_budget_prompt(&s->rows, n, dg_now() - start);
     if (score) score_rows(&s, &s->batch, false);
-    dg_kv_commit(be, &s->kv, s->identity, n);
+    dg_kv_keep(&s->kv, n);
     if (s->batch.loose) s->n_loose = s->kv.len;
     upload_rows(s, s->identity, n);
     const dg_outcome o = outcome_of(s, n, s->identity);

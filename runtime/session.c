@@ -24,8 +24,7 @@ static void layout(dg_session *s, const dg_session_options *o, dg_arena *host, d
     const int32_t head_rows = min32(DG_HEAD_ROWS, s->batch_rows);
     s->logits = dg_mat_make(dg_arena_take(dev, (size_t)head_rows * (size_t)c->vocab_size, sizeof(float)), DG_F32,
                             head_rows, c->vocab_size);
-    s->sampled_dev = dg_arena_take(dev, DG_TREE_MAX, sizeof(int32_t));
-    s->logp_dev = dg_arena_take(dev, DG_TREE_MAX, sizeof(float));
+    s->sampled_dev = dg_arena_take(dev, 1, sizeof *s->sampled_dev);
     s->path_dev = dg_arena_take(dev, (size_t)window, sizeof(int32_t));
     s->successor = dg_arena_take(dev, DG_TREE_MAX * (size_t)s->wants.successors, sizeof *s->successor);
     for (int32_t t = 0; t < s->n_tap; t++)

@@ -15,6 +15,12 @@
 
 enum { DG_MAX_DRAFTERS = DG_STATS_SOURCES, DG_AUTO_BUDGET = 63, DG_HEAD_ROWS = 64 };
 
+/* What the target says behind each row of a round: as it lies on the device and, downloaded in one piece, on the host. */
+typedef struct dg_samples {
+    int32_t id[DG_TREE_MAX];
+    float logp[DG_TREE_MAX];
+} dg_samples;
+
 typedef struct dg_slot {
     dg_drafter_env env;
     char *path, *params; /* owned; env points to them */
@@ -57,10 +63,8 @@ struct dg_session {
     dg_batch batch; /* of the sessions stepped together, those of the first serve */
     dg_work work;
     dg_mat logits;                   /* device [DG_HEAD_ROWS, V] */
-    int32_t *sampled_dev, *path_dev; /* device [DG_TREE_MAX] and [chunk] */
-    float *logp_dev;
-    int32_t sampled[DG_TREE_MAX];
-    float logp[DG_TREE_MAX];
+    dg_samples *sampled_dev, sampled;
+    int32_t *path_dev; /* device [window of kv] */
     int32_t identity[DG_TREE_MAX]; /* 0, 1, 2, ...: the path of a prefill chunk */
 
     int32_t *token; /* [context] */

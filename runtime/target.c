@@ -129,24 +129,22 @@ void dg_net_layout(dg_backend *be, dg_net *net, bool q8, dg_arena *dev, dg_progr
 static void take_taps(const dg_model *m, const dg_work *w, int32_t layer, const dg_tap *tap, int32_t n_tap) {
     for (int32_t i = 0; i < n_tap; i++)
         if (tap[i].layer == layer)
-            m->be->ops->copy2d(m->be, tap[i].dst, dg_mat_rows(w->x, tap[i].row0, tap[i].dst.rows));
+            m->be->ops->rows_put(m->be, tap[i].dst, tap[i].at, dg_mat_rows(w->x, tap[i].row0, tap[i].n));
 }
 
-dg_status dg_target_forward(const dg_model *m, const dg_batch *b, const dg_work *work, const dg_tap *tap,
-                            int32_t n_tap) {
+void dg_target_forward(const dg_model *m, const dg_batch *b, const dg_work *work, const dg_tap *tap, int32_t n_tap) {
     dg_backend *be = m->be;
     const dg_config *c = &m->net.config;
     const dg_weights *weights = &m->net.weights;
     dg_work w = dg_work_rows(work, b->n);
     w.y.loose = w.att.loose = w.gate.loose = b->loose || m->options.inexact;
-    be->ops->embed(be, w.x, weights->embed, b->token_dev);
-    be->ops->rope_table(be, w.rope, b->pos_dev, m->net.inv_freq, m->net.rope_scale);
+    be->ops->embed(be, w.x, weights->embed, b->dev.token);
+    be->ops->rope_table(be, w.rope, b->dev.pos, m->net.inv_freq, m->net.rope_scale);
     for (int32_t l = 0; l < c->n_layer; l++) {
         dg_layer_forward(be, c, &weights->layer[l], l, b, &w, -1);
         take_taps(m, &w, l, tap, n_tap);
     }
     be->ops->rms_norm(be, w.x, w.x, weights->norm, c->rms_norm_eps);
-    return dg_backend_check(be);
 }
 
 void dg_target_head(const dg_model *m, dg_mat x, dg_mat logits) {

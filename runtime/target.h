@@ -45,15 +45,17 @@ struct dg_model {
     size_t packed_bytes, backend_bytes;
 };
 
-/* Rows of a layer's output to keep: dst[n, hidden] <- rows row0.. of the residual stream after `layer`. */
+/* Rows of a layer's output to keep: dst[*at.., hidden] <- rows row0 .. row0 + n - 1 of the residual stream after `layer`, as
+ * many as fit. */
 typedef struct dg_tap {
-    int32_t layer, row0;
+    int32_t layer, row0, n;
+    const int32_t *at; /* device */
     dg_mat dst;
 } dg_tap;
 
-/* Runs b (uploaded) through the model: w->x holds the rows after the final norm. Appends to the segments' caches;
- * committing is the caller's. */
-dg_status dg_target_forward(const dg_model *m, const dg_batch *b, const dg_work *work, const dg_tap *tap, int32_t n_tap);
+/* Runs b (uploaded, begun) through the model: w->x holds the rows after the final norm. Appends to the segments' caches;
+ * committing is the caller's. Ops of a pass alone: waits for nothing. */
+void dg_target_forward(const dg_model *m, const dg_batch *b, const dg_work *work, const dg_tap *tap, int32_t n_tap);
 
 /* logits[n, V] of normed rows x[n, hidden]. */
 void dg_target_head(const dg_model *m, dg_mat x, dg_mat logits);

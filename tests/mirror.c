@@ -112,13 +112,6 @@ static void rope_table(dg_backend *be, dg_mat table, const int32_t *pos, const f
     finish(&c);
 }
 
-static void rope(dg_backend *be, dg_mat x, dg_mat table, int32_t n_head, bool interleaved) {
-    call c = {.be = be};
-    x = out(&c, x), table = in(&c, table);
-    inner->rope(be, x, table, n_head, interleaved);
-    finish(&c);
-}
-
 static void attention(dg_backend *be, dg_mat to, dg_mat q, const dg_attn_seg *seg, int32_t n, const dg_attn_shape *shape) {
     call c = {.be = be};
     dg_attn_seg s[4];
@@ -129,22 +122,35 @@ static void attention(dg_backend *be, dg_mat to, dg_mat q, const dg_attn_seg *se
         s[i].k = in(&c, seg[i].k), s[i].v = in(&c, seg[i].v);
         s[i].pos = ints(&c, seg[i].pos, seg[i].win);
         s[i].bits = place(&c, seg[i].bits, (size_t)seg[i].n * DG_MASK_WORDS * sizeof *seg[i].bits, false);
+        s[i].live = place(&c, seg[i].live, sizeof *seg[i].live, false);
     }
     inner->attention(be, to, q, s, n, shape);
     finish(&c);
 }
 
-static void kv_put(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, dg_mat k, dg_mat v, int32_t head_dim) {
+static void qkv(dg_backend *be, const dg_qkv *qkv, const dg_attn_seg *seg, int32_t n) {
     call c = {.be = be};
-    ck = out(&c, ck), cv = out(&c, cv), k = in(&c, k), v = in(&c, v);
-    inner->kv_put(be, ck, cv, row0, k, v, head_dim);
+    dg_qkv r = *qkv;
+    dg_attn_seg s[4];
+    assert(n <= 4);
+    for (int32_t i = 0; i < n; i++) {
+        s[i] = seg[i];
+        s[i].k = out(&c, seg[i].k), s[i].v = out(&c, seg[i].v);
+        s[i].live = place(&c, seg[i].live, sizeof *seg[i].live, false);
+    }
+    r.q = out(&c, r.q), r.k = in(&c, r.k), r.v = in(&c, r.v);
+    r.q_norm = in(&c, r.q_norm), r.k_norm = in(&c, r.k_norm), r.rope = in(&c, r.rope);
+    inner->qkv(be, &r, s, n);
     finish(&c);
 }
 
-static void kv_move(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, const int32_t *idx, int32_t n, int32_t head_dim) {
+static void kv_move(dg_backend *be, const dg_mat *ck, const dg_mat *cv, int32_t n_layer, int32_t row0, const int32_t *idx,
+                    int32_t n, int32_t head_dim) {
     call c = {.be = be};
-    ck = out(&c, ck), cv = out(&c, cv);
-    inner->kv_move(be, ck, cv, row0, ints(&c, idx, n), n, head_dim);
+    dg_mat k[4], v[4];
+    assert(n_layer <= 4);
+    for (int32_t l = 0; l < n_layer; l++) k[l] = out(&c, ck[l]), v[l] = out(&c, cv[l]);
+    inner->kv_move(be, k, v, n_layer, row0, ints(&c, idx, n), n, head_dim);
     finish(&c);
 }
 
@@ -162,17 +168,10 @@ static void swiglu(dg_backend *be, dg_mat to, dg_mat gate, dg_mat up) {
     finish(&c);
 }
 
-static void add(dg_backend *be, dg_mat x, dg_mat y) {
-    call c = {.be = be};
-    x = out(&c, x), y = in(&c, y);
-    inner->add(be, x, y);
-    finish(&c);
-}
-
-static void rows_put(dg_backend *be, dg_mat dst, int32_t row0, dg_mat src) {
+static void rows_put(dg_backend *be, dg_mat dst, const int32_t *row0, dg_mat src) {
     call c = {.be = be};
     dst = out(&c, dst), src = in(&c, src);
-    inner->rows_put(be, dst, row0, src);
+    inner->rows_put(be, dst, ints(&c, row0, 1), src);
     finish(&c);
 }
 
@@ -227,8 +226,9 @@ void mirror_backend(dg_backend *be) {
         .name = "mirror", .host_memory = true, .has_loose = inner->has_loose, .alloc = inner->alloc, .free = inner->free, .upload = inner->upload,
         .download = inner->download, .sync = inner->sync, .pack_bytes = inner->pack_bytes, .pack = pack,
         .copy2d = copy2d, .zero = zero, .embed = embed, .rms_norm = rms_norm, .matmul = matmul, .rope_table = rope_table,
-        .rope = rope, .attention = attention, .kv_put = kv_put, .kv_move = kv_move, .kv_get = kv_get, .swiglu = swiglu,
-        .add = add, .rows_put = rows_put, .rows_gather = rows_gather, .top_k = top_k, .sample = sample,
+        .pass_begin = inner->pass_begin, .pass_end = inner->pass_end, .pass_rows = inner->pass_rows,
+        .qkv = qkv, .attention = attention, .kv_move = kv_move, .kv_get = kv_get, .swiglu = swiglu,
+        .rows_put = rows_put, .rows_gather = rows_gather, .top_k = top_k, .sample = sample,
         .succ_update = succ_update, .succ_expand = succ_expand,
     };
     be->ops = &ops;

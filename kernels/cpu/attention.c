@@ -258,9 +258,8 @@ static void plan(attention_job *job) {
     job->n_item = job->spans ? c.item : c.line;
 }
 
-void dg_cpu_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *seg, int32_t n_seg,
-                      const dg_attn_shape *shape) {
-    attention_job job = {.cpu = dg_cpu_of(be),
+static void attend(dg_cpu *cpu, dg_mat out, dg_mat q, const dg_attn_seg *seg, int32_t n_seg, const dg_attn_shape *shape) {
+    attention_job job = {.cpu = cpu,
                          .out = out,
                          .q = q,
                          .seg = seg,
@@ -277,4 +276,15 @@ void dg_cpu_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *s
             atomic_store(&job.cpu->undone[t.line0 + i], t.n_item);
     dg_cpu_run_locked(job.cpu, work, attention_part, &job);
     pthread_mutex_unlock(&job.cpu->lock);
+}
+
+void dg_cpu_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *seg, int32_t n_seg,
+                      const dg_attn_shape *shape) {
+    enum { TOGETHER = 64 };
+    dg_attn_seg now[TOGETHER];
+    for (int32_t at = 0; at < n_seg; at += TOGETHER) {
+        const int32_t n = n_seg - at < TOGETHER ? n_seg - at : TOGETHER;
+        for (int32_t i = 0; i < n; i++) now[i] = dg_seg_now(seg[at + i]);
+        attend(dg_cpu_of(be), out, q, now, n, shape);
+    }
 }

@@ -12,7 +12,6 @@
 typedef struct cache_job {
     dg_cpu *cpu;
     dg_mat cache[2], src[2]; /* K, V; src: what is put */
-    const int32_t *idx;
     int32_t row, n, head_dim;
 } cache_job;
 
@@ -76,8 +75,8 @@ static void put_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) 
         }
 }
 
-void dg_cpu_kv_put(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, dg_mat k, dg_mat v, int32_t head_dim) {
-    cache_job job = {.cpu = dg_cpu_of(be),
+void dg_cpu_kv_put(dg_cpu *cpu, dg_mat ck, dg_mat cv, int32_t row0, dg_mat k, dg_mat v, int32_t head_dim) {
+    cache_job job = {.cpu = cpu,
                      .cache = {ck, cv},
                      .src = {k, v},
                      .row = row0,
@@ -95,15 +94,21 @@ static void move_key(dg_mat m, size_t to, size_t from, int32_t n) {
             ((uint16_t *)m.data + to)[c] = ((uint16_t *)m.data + from)[c];
 }
 
+typedef struct move_job {
+    const dg_mat *ck, *cv;
+    const int32_t *idx;
+    int32_t n_layer, row, n, head_dim;
+} move_job;
+
 static void move_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     (void)worker;
-    const cache_job *job = arg;
-    const dg_mat k = job->cache[0], v = job->cache[1];
-    const int32_t hd = job->head_dim;
-    const size_t width = dg_dtype_bytes(k.dtype, 1);
-    int32_t h, end;
-    dg_split(k.cols / hd, 1, chunk, n_chunk, &h, &end);
-    for (; h < end; h++)
+    const move_job *job = arg;
+    const int32_t hd = job->head_dim, n_head = job->ck->cols / hd;
+    const size_t width = dg_dtype_bytes(job->ck->dtype, 1);
+    int32_t at, end;
+    for (dg_split(job->n_layer * n_head, 1, chunk, n_chunk, &at, &end); at < end; at++) {
+        const dg_mat k = job->ck[at / n_head], v = job->cv[at / n_head];
+        const int32_t h = at % n_head;
         for (int32_t i = 0; i < job->n; i++) {
             const int32_t to = job->row + i, from = job->row + job->idx[i];
             if (to == from) continue;
@@ -111,13 +116,13 @@ static void move_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk)
             memcpy((char *)v.data + value_at(v, to, h, hd) * width,
                    (char *)v.data + value_at(v, from, h, hd) * width, (size_t)hd * width);
         }
+    }
 }
 
-void dg_cpu_kv_move(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, const int32_t *idx, int32_t n,
-                    int32_t head_dim) {
-    cache_job job = {
-        .cpu = dg_cpu_of(be), .cache = {ck, cv}, .idx = idx, .row = row0, .n = n, .head_dim = head_dim};
-    dg_cpu_run(job.cpu, (int64_t)n * ck.cols, move_part, &job);
+void dg_cpu_kv_move(dg_backend *be, const dg_mat *ck, const dg_mat *cv, int32_t n_layer, int32_t row0, const int32_t *idx,
+                    int32_t n, int32_t head_dim) {
+    move_job job = {.ck = ck, .cv = cv, .idx = idx, .n_layer = n_layer, .row = row0, .n = n, .head_dim = head_dim};
+    if (n_layer) dg_cpu_run(dg_cpu_of(be), (int64_t)n_layer * n * ck->cols, move_part, &job);
 }
 
 void dg_cpu_kv_get(dg_backend *be, dg_mat k, dg_mat v, dg_mat ck, dg_mat cv, int32_t row0, int32_t head_dim) {

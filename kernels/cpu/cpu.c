@@ -219,6 +219,19 @@ static bool op_sync(dg_backend *be) {
     return true;
 }
 
+/* A pass is run, every time. */
+static bool op_pass_begin(dg_backend *be, const void *key, size_t bytes) {
+    (void)be, (void)key, (void)bytes;
+    return true;
+}
+
+static void op_pass_end(dg_backend *be) { (void)be; }
+
+static int32_t op_pass_rows(dg_backend *be, int32_t n) {
+    (void)be;
+    return n;
+}
+
 static const dg_ops ops = {
     .name = "cpu",
     .host_memory = true,
@@ -229,19 +242,20 @@ static const dg_ops ops = {
     .copy2d = dg_cpu_copy2d,
     .zero = dg_cpu_zero,
     .sync = op_sync,
+    .pass_begin = op_pass_begin,
+    .pass_end = op_pass_end,
+    .pass_rows = op_pass_rows,
     .embed = dg_cpu_embed,
     .rms_norm = dg_cpu_rms_norm,
     .pack_bytes = dg_cpu_pack_bytes,
     .pack = dg_cpu_pack,
     .matmul = dg_cpu_matmul,
     .rope_table = dg_cpu_rope_table,
-    .rope = dg_cpu_rope,
+    .qkv = dg_cpu_qkv,
     .attention = dg_cpu_attention,
-    .kv_put = dg_cpu_kv_put,
     .kv_move = dg_cpu_kv_move,
     .kv_get = dg_cpu_kv_get,
     .swiglu = dg_cpu_swiglu,
-    .add = dg_cpu_add,
     .rows_put = dg_cpu_rows_put,
     .rows_gather = dg_cpu_rows_gather,
     .top_k = dg_cpu_top_k,

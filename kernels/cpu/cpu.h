@@ -136,7 +136,6 @@ typedef struct dg_isa {
     /* One row of d elements; w f32, f16 or bf16. */
     void (*rms_norm)(float *out, const float *x, const void *w, dg_dtype w_dtype, int32_t d, float eps);
     void (*swiglu)(float *out, const float *gate, const float *up, int32_t n);
-    void (*add)(float *x, const float *y, int32_t n);
     void (*rope_halves)(float *x, const float *cos, const float *sin, int32_t half);
     void (*rope_pairs)(float *x, const float *cos, const float *sin, int32_t half);
     void (*to_f16)(uint16_t *dst, const float *src, int32_t n);
@@ -226,21 +225,21 @@ void dg_cpu_matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t 
 void dg_cpu_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *seg, int32_t n_seg,
                       const dg_attn_shape *shape);
 
-void dg_cpu_kv_put(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, dg_mat k, dg_mat v, int32_t head_dim);
-void dg_cpu_kv_move(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, const int32_t *idx, int32_t n,
-                    int32_t head_dim);
+/* Rows row0.. of a cache = k[n, G*hd] and v[n, G*hd], both f32. */
+void dg_cpu_kv_put(dg_cpu *cpu, dg_mat ck, dg_mat cv, int32_t row0, dg_mat k, dg_mat v, int32_t head_dim);
+void dg_cpu_kv_move(dg_backend *be, const dg_mat *ck, const dg_mat *cv, int32_t n_layer, int32_t row0, const int32_t *idx,
+                    int32_t n, int32_t head_dim);
 void dg_cpu_kv_get(dg_backend *be, dg_mat k, dg_mat v, dg_mat ck, dg_mat cv, int32_t row0, int32_t head_dim);
 
 void dg_cpu_rms_norm(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, float eps);
 void dg_cpu_rope_table(dg_backend *be, dg_mat table, const int32_t *pos, const float *freq, float mscale);
-void dg_cpu_rope(dg_backend *be, dg_mat x, dg_mat table, int32_t n_head, bool interleaved);
+void dg_cpu_qkv(dg_backend *be, const dg_qkv *r, const dg_attn_seg *seg, int32_t n_seg);
 void dg_cpu_swiglu(dg_backend *be, dg_mat out, dg_mat gate, dg_mat up);
-void dg_cpu_add(dg_backend *be, dg_mat x, dg_mat y);
 
 void dg_cpu_copy2d(dg_backend *be, dg_mat dst, dg_mat src);
 void dg_cpu_zero(dg_backend *be, dg_mat dst);
 void dg_cpu_embed(dg_backend *be, dg_mat out, dg_mat table, const int32_t *id);
-void dg_cpu_rows_put(dg_backend *be, dg_mat dst, int32_t row0, dg_mat src);
+void dg_cpu_rows_put(dg_backend *be, dg_mat dst, const int32_t *row0, dg_mat src);
 void dg_cpu_rows_gather(dg_backend *be, dg_mat dst, dg_mat src, const int32_t *idx);
 void dg_cpu_succ_update(dg_backend *be, dg_mat m, const int32_t *token, dg_mat id, const int32_t *prio);
 void dg_cpu_succ_expand(dg_backend *be, int32_t *id, dg_mat m, const int32_t *parent, const int32_t *rank,

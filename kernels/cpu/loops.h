@@ -26,7 +26,6 @@ const dg_isa DG_ISA_TABLE = {
     .attend_end = attend_end,
     .rms_norm = rms_norm,
     .swiglu = swiglu,
-    .add = add,
     .rope_halves = rope_halves,
     .rope_pairs = rope_pairs,
     .to_f16 = to_f16,

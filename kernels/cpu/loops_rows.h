@@ -45,10 +45,6 @@ static void swiglu(float *out, const float *gate, const float *up, int32_t n) {
                        n - i);
 }
 
-static void add(float *x, const float *y, int32_t n) {
-    for (int32_t i = 0; i < n; i++) x[i] += y[i];
-}
-
 static void rope_halves(float *x, const float *cos, const float *sin, int32_t half) {
     for (int32_t j = 0; j < half; j++) {
         const float a = x[j], b = x[j + half];

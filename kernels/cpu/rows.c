@@ -22,10 +22,10 @@ void dg_cpu_embed(dg_backend *be, dg_mat out, dg_mat table, const int32_t *id) {
         dg_dequant_row(table.dtype, dg_mat_row(&table, id[r]), dg_mat_row(&out, r), (size_t)out.cols);
 }
 
-void dg_cpu_rows_put(dg_backend *be, dg_mat dst, int32_t row0, dg_mat src) {
+void dg_cpu_rows_put(dg_backend *be, dg_mat dst, const int32_t *row0, dg_mat src) {
     const dg_isa *isa = dg_cpu_of(be)->isa;
-    for (int32_t r = 0; r < src.rows; r++) {
-        void *to = dg_mat_row(&dst, row0 + r);
+    for (int32_t r = 0; r < src.rows && *row0 + r < dst.rows; r++) {
+        void *to = dg_mat_row(&dst, *row0 + r);
         const float *from = dg_mat_row(&src, r);
         if (dst.dtype == DG_F32)
             memcpy(to, from, row_bytes(src));

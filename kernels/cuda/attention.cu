@@ -38,7 +38,19 @@ typedef struct attn_args {
     int32_t rows;           /* of a strip */
     int32_t first_row;      /* of the segment, in this launch */
     int32_t n_span;
+    const dg_live *live;    /* NULL: the numbers above are what there is; else bounds, see now */
 } attn_args;
+
+/* The arguments as they are when the kernel runs. Strips and spans are launched for all that the cache can hold. */
+DG_DEV attn_args now(attn_args a) {
+    if (!a.live) return a;
+    const int32_t n = a.live->n;
+    a.len = a.live->len;
+    a.win -= a.n - n;
+    a.n = n;
+    a.n_span = (a.len + a.win + SPAN - 1) / SPAN;
+    return a;
+}
 
 /* What a block works on. */
 typedef struct strip {
@@ -260,15 +272,17 @@ DG_DEV void do_one_span(const attn_args &a, const strip &s, workplace &w, int32_
 }
 
 /* blockIdx: strip, line (KV head and piece of its group), span. */
-template <typename T> static __global__ void attend_kernel(attn_args a, int32_t n_row) {
+template <typename T> static __global__ void attend_kernel(attn_args bounds, int32_t n_row) {
     DG_DYN_SHARED(float, memory);
     __shared__ states st;
+    const attn_args a = now(bounds);
     const int32_t hd = a.head_dim;
     workplace w;
     w.q = memory, w.o = w.q + QUERIES * hd, w.span_o = w.o + QUERIES * hd;
     w.score = w.span_o + QUERIES * hd, w.tile = w.score + QUERIES * SPAN;
     w.st = &st;
     const strip s = strip_of(a, blockIdx.x, blockIdx.y);
+    if (s.n_row <= 0 || (a.parts && static_cast<int32_t>(blockIdx.z) >= a.n_span)) return;
     for (int32_t i = threadIdx.x; i < s.n_query * hd; i += THREADS) {
         const int32_t query = i / hd, row = a.row0 + s.row + query / s.n_head, head = s.head + query % s.n_head;
         w.q[i] = a.q[row * a.q_stride + static_cast<int64_t>(head) * hd + i % hd];
@@ -280,8 +294,10 @@ template <typename T> static __global__ void attend_kernel(attn_args a, int32_t 
 }
 
 /* blockIdx: row of the launch, head. */
-static __global__ void merge_kernel(attn_args a, int32_t n_row) {
+static __global__ void merge_kernel(attn_args bounds, int32_t n_row) {
+    const attn_args a = now(bounds);
     const int32_t hd = a.head_dim, row = blockIdx.x, head = blockIdx.y;
+    if (a.first_row + row >= a.n) return;
     float *out = a.out + (a.row0 + a.first_row + row) * a.out_stride + static_cast<int64_t>(head) * hd;
     for (int32_t d = threadIdx.x; d < hd; d += MERGE_THREADS) {
         float max = -INFINITY, sum = 0, o = 0;
@@ -342,7 +358,8 @@ void dg_cuda_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *
         a.n_head = shape->n_head, a.group = group, a.head_dim = shape->head_dim, a.window = shape->window;
         a.scale = shape->scale;
         a.heads = heads, a.n_piece = n_piece, a.rows = QUERIES / heads, a.first_row = 0;
-        a.n_span = dg_ceil_div(s->len + s->win, SPAN);
+        a.live = s->live;
+        a.n_span = dg_ceil_div(s->live ? s->k.rows : s->len + s->win, SPAN);
         attend_segment(c, a, s->k.dtype);
     }
     dg_cuda_end(c, "attention");

@@ -1,7 +1,8 @@
 /* Opening and closing of the CUDA backend, its memory, and its op table.
  *
  * Uploads pass through pinned memory: small ones through a ring, so that the call returns at once and the caller's
- * buffer is free, long ones in pieces of which one is filled while another travels. A download waits for its data. */
+ * buffer is free, long ones in pieces of which one is filled while another travels. A download waits for its data; small
+ * ones come through the ring too. */
 #include <stdio.h>
 #include <string.h>
 
@@ -50,17 +51,22 @@ static void cuda_free(dg_backend *be, void *p) {
     if (!p) return;
     pthread_mutex_lock(&c->lock); /* also of a failed backend */
     cudaSetDevice(c->device);
+    dg_cuda_forget_passes(c);
     dg_cuda_ok(c, cudaFree(p), "cudaFree", "freeing device memory");
     pthread_mutex_unlock(&c->lock);
+}
+
+/* Waits for all that was launched. */
+static bool wait(dg_cuda *c, const char *what) {
+    if (!dg_cuda_ok(c, cudaStreamSynchronize(c->stream), "cudaStreamSynchronize", what)) return false;
+    c->ring_at = 0; /* nothing is under way */
+    return true;
 }
 
 /* A place in the ring; what lay there has left it. */
 static char *ring_take(dg_cuda *c, size_t bytes) {
     bytes = (bytes + 63) / 64 * 64;
-    if (c->ring_at + bytes > DG_RING_BYTES) {
-        if (!dg_cuda_ok(c, cudaStreamSynchronize(c->stream), "cudaStreamSynchronize", "upload")) return NULL;
-        c->ring_at = 0;
-    }
+    if (c->ring_at + bytes > DG_RING_BYTES && !wait(c, "upload")) return NULL;
     char *place = c->ring + c->ring_at;
     c->ring_at += bytes;
     return place;
@@ -97,15 +103,17 @@ static void cuda_upload(dg_backend *be, void *dst, const void *src, size_t bytes
 static void cuda_download(dg_backend *be, void *dst, const void *src, size_t bytes) {
     dg_cuda *c = bytes ? dg_cuda_begin(be) : NULL;
     if (!c) return;
-    if (dg_cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream), "cudaMemcpyAsync", "download"))
-        dg_cuda_ok(c, cudaStreamSynchronize(c->stream), "cudaStreamSynchronize", "download");
+    char *place = bytes <= DG_RING_UPLOAD ? ring_take(c, bytes) : static_cast<char *>(dst);
+    if (place && dg_cuda_ok(c, cudaMemcpyAsync(place, src, bytes, cudaMemcpyDeviceToHost, c->stream), "cudaMemcpyAsync", "download") &&
+        wait(c, "download") && place != dst)
+        memcpy(dst, place, bytes);
     pthread_mutex_unlock(&c->lock);
 }
 
 static bool cuda_sync(dg_backend *be) {
     dg_cuda *c = dg_cuda_begin(be);
     if (!c) return false;
-    const bool ok = dg_cuda_ok(c, cudaStreamSynchronize(c->stream), "cudaStreamSynchronize", "waiting for operations");
+    const bool ok = wait(c, "waiting for operations");
     pthread_mutex_unlock(&c->lock);
     return ok;
 }
@@ -166,6 +174,7 @@ static bool take_resources(dg_cuda *c, const char *what) {
 
 static void give_back(dg_cuda *c) {
     cudaSetDevice(c->device);
+    dg_cuda_forget_passes(c);
     if (c->stream) cudaStreamSynchronize(c->stream);
     for (int i = 0; i < 2; i++) {
         if (c->chunk_free[i]) cudaEventDestroy(c->chunk_free[i]);
@@ -204,6 +213,15 @@ static const char *try_device(dg_cuda *c) {
     return status == cudaSuccess ? NULL : no_device(status);
 }
 
+static bool init_lock(pthread_mutex_t *lock) {
+    pthread_mutexattr_t how;
+    if (pthread_mutexattr_init(&how) != 0) return false;
+    pthread_mutexattr_settype(&how, PTHREAD_MUTEX_RECURSIVE);
+    const bool ok = pthread_mutex_init(lock, &how) == 0;
+    pthread_mutexattr_destroy(&how);
+    return ok;
+}
+
 static void *cuda_open(void *mem, const dg_backend_options *opt, const char **why) {
     static __thread char text[256];
     dg_cuda *c = static_cast<dg_cuda *>(mem);
@@ -213,7 +231,7 @@ static void *cuda_open(void *mem, const dg_backend_options *opt, const char **wh
     c->max_cols = opt->max_cols;
     c->precision = opt->precision;
     const char *reason = try_device(c);
-    if (!reason && pthread_mutex_init(&c->lock, NULL) == 0) return c;
+    if (!reason && init_lock(&c->lock)) return c;
     snprintf(text, sizeof text, "%s", reason ? reason : "no lock to be had"); /* c's own text goes away with it */
     *why = text;
     give_back(c);
@@ -240,19 +258,20 @@ static const dg_ops ops = {
     .copy2d = dg_cuda_copy2d,
     .zero = dg_cuda_zero,
     .sync = cuda_sync,
+    .pass_begin = dg_cuda_pass_begin,
+    .pass_end = dg_cuda_pass_end,
+    .pass_rows = dg_cuda_pass_rows,
     .embed = dg_cuda_embed,
     .rms_norm = dg_cuda_rms_norm,
     .pack_bytes = dg_cuda_pack_bytes,
     .pack = dg_cuda_pack,
     .matmul = dg_cuda_matmul,
     .rope_table = dg_cuda_rope_table,
-    .rope = dg_cuda_rope,
+    .qkv = dg_cuda_qkv,
     .attention = dg_cuda_attention,
-    .kv_put = dg_cuda_kv_put,
     .kv_move = dg_cuda_kv_move,
     .kv_get = dg_cuda_kv_get,
     .swiglu = dg_cuda_swiglu,
-    .add = dg_cuda_add,
     .rows_put = dg_cuda_rows_put,
     .rows_gather = dg_cuda_rows_gather,
     .top_k = dg_cuda_top_k,

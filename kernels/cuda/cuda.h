@@ -25,6 +25,7 @@ enum {
     DG_LT_LEAST = 17,                 /* rows of x from which a loose product is cuBLASLt's */
     DG_LT_ROWS = 256,                 /* of x, in one of its products by 16-bit weights */
     DG_LT_CHOICES = 512,              /* shapes that its choices are kept for */
+    DG_GRAPHS = 64,                   /* passes that are remembered */
 };
 
 /* A product as cuBLASLt sees it, compared byte by byte. Strides in elements, alignments in bytes. */
@@ -47,6 +48,14 @@ typedef struct dg_lt {
     dg_lt_choice choice[DG_LT_CHOICES]; /* by a hash of the shape; m is 0 where there is none */
 } dg_lt;
 
+/* A pass that was run at least once, see pass.cu. */
+typedef struct dg_cuda_graph {
+    unsigned char key[DG_PASS_KEY];
+    size_t bytes;         /* of the key; 0: an empty place */
+    cudaGraphExec_t exec; /* NULL: not recorded yet */
+    uint64_t used;        /* the last use; grows */
+} dg_cuda_graph;
+
 typedef struct dg_cuda {
     int32_t device;
     cudaStream_t stream;
@@ -67,7 +76,13 @@ typedef struct dg_cuda {
     char *chunk[2]; /* pinned [DG_CHUNK_BYTES] */
     cudaEvent_t chunk_free[2];
 
-    pthread_mutex_t lock; /* held by every operation: the stream, the scratch and the pinned memory are shared */
+    dg_cuda_graph graph[DG_GRAPHS];
+    dg_cuda_graph *recording; /* the pass at hand, while it is recorded; NULL */
+    uint64_t n_pass;
+    bool keyed; /* the pass at hand has a key: what it launches may be launched again with other values in dg_live */
+
+    pthread_mutex_t lock; /* held by every operation, and by a whole pass: the stream, the scratch and the pinned memory
+                             are shared. Recursive */
     bool failed;
     char error[256]; /* the first */
     char text[160];  /* describe */
@@ -84,6 +99,9 @@ void dg_cuda_end(dg_cuda *c, const char *what);
 
 /* Whether a call succeeded; keeps the first that did not, with its name and what it was for. */
 bool dg_cuda_ok(dg_cuda *c, cudaError_t status, const char *call, const char *what);
+
+/* Drops what was recorded: memory that it knows is about to go. Waits for what runs. */
+void dg_cuda_forget_passes(dg_cuda *c);
 
 static inline int32_t dg_ceil_div(int64_t n, int64_t d) { return static_cast<int32_t>((n + d - 1) / d); }
 
@@ -108,6 +126,10 @@ bool dg_cuda_sdpa(dg_cuda *c, dg_mat out, dg_mat q, const dg_attn_seg *seg, cons
 
 /* ---- the operations, by file; contracts in kernels/ops.h ---- */
 
+bool dg_cuda_pass_begin(dg_backend *be, const void *key, size_t bytes);
+void dg_cuda_pass_end(dg_backend *be);
+int32_t dg_cuda_pass_rows(dg_backend *be, int32_t n);
+
 size_t dg_cuda_pack_bytes(dg_backend *be, dg_mat w, dg_dtype as);
 dg_mat dg_cuda_pack(dg_backend *be, void *dst, dg_mat w, dg_dtype as);
 void dg_cuda_matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t n, bool add);
@@ -116,17 +138,16 @@ void dg_cuda_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *
 
 void dg_cuda_rms_norm(dg_backend *be, dg_mat out, dg_mat x, dg_mat w, float eps);
 void dg_cuda_rope_table(dg_backend *be, dg_mat table, const int32_t *pos, const float *freq, float mscale);
-void dg_cuda_rope(dg_backend *be, dg_mat x, dg_mat table, int32_t n_head, bool interleaved);
+void dg_cuda_qkv(dg_backend *be, const dg_qkv *r, const dg_attn_seg *seg, int32_t n_seg);
 void dg_cuda_swiglu(dg_backend *be, dg_mat out, dg_mat gate, dg_mat up);
-void dg_cuda_add(dg_backend *be, dg_mat x, dg_mat y);
 
 void dg_cuda_copy2d(dg_backend *be, dg_mat dst, dg_mat src);
 void dg_cuda_zero(dg_backend *be, dg_mat dst);
 void dg_cuda_embed(dg_backend *be, dg_mat out, dg_mat table, const int32_t *id);
-void dg_cuda_rows_put(dg_backend *be, dg_mat dst, int32_t row0, dg_mat src);
+void dg_cuda_rows_put(dg_backend *be, dg_mat dst, const int32_t *row0, dg_mat src);
 void dg_cuda_rows_gather(dg_backend *be, dg_mat dst, dg_mat src, const int32_t *idx);
-void dg_cuda_kv_put(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, dg_mat k, dg_mat v, int32_t head_dim);
-void dg_cuda_kv_move(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, const int32_t *idx, int32_t n, int32_t head_dim);
+void dg_cuda_kv_move(dg_backend *be, const dg_mat *ck, const dg_mat *cv, int32_t n_layer, int32_t row0, const int32_t *idx,
+                     int32_t n, int32_t head_dim);
 void dg_cuda_kv_get(dg_backend *be, dg_mat k, dg_mat v, dg_mat ck, dg_mat cv, int32_t row0, int32_t head_dim);
 
 void dg_cuda_top_k(dg_backend *be, int32_t *id, float *logp, dg_mat logits, int32_t k);

@@ -74,21 +74,23 @@ void dg_cuda_embed(dg_backend *be, dg_mat out, dg_mat table, const int32_t *id) 
 /* ---- rows of activations ---- */
 
 template <typename T>
-static __global__ void rows_put_kernel(T *dst, int64_t dst_stride, const float *src, int64_t src_stride, int32_t d) {
-    const int64_t row = blockIdx.x;
+static __global__ void rows_put_kernel(T *dst, int64_t dst_stride, int32_t dst_rows, const int32_t *row0, const float *src,
+                                       int64_t src_stride, int32_t d) {
+    const int64_t row = blockIdx.x, to = *row0 + row;
     const int32_t k = blockIdx.y * THREADS + threadIdx.x;
-    if (k < d) dg_round(src[row * src_stride + k], &dst[row * dst_stride + k]);
+    if (k < d && to < dst_rows) dg_round(src[row * src_stride + k], &dst[to * dst_stride + k]);
 }
 
-template <typename T> static void rows_put(dg_cuda *c, dg_mat dst, dg_mat src) {
+template <typename T> static void rows_put(dg_cuda *c, dg_mat dst, const int32_t *row0, dg_mat src) {
     DG_LAUNCH(rows_put_kernel<T>, dim3(src.rows, dg_ceil_div(src.cols, THREADS)), dim3(THREADS), 0, c->stream,
-              static_cast<T *>(dst.data), dst.stride, static_cast<const float *>(src.data), src.stride, src.cols);
+              static_cast<T *>(dst.data), dst.stride, dst.rows, row0, static_cast<const float *>(src.data), src.stride,
+              src.cols);
 }
 
-void dg_cuda_rows_put(dg_backend *be, dg_mat dst, int32_t row0, dg_mat src) {
+void dg_cuda_rows_put(dg_backend *be, dg_mat dst, const int32_t *row0, dg_mat src) {
     dg_cuda *c = src.rows && src.cols ? dg_cuda_begin(be) : NULL;
     if (!c) return;
-    DG_BY_FLOAT(dst.dtype, rows_put, c, dg_mat_rows(dst, row0, src.rows), src);
+    DG_BY_FLOAT(dst.dtype, rows_put, c, dst, row0, src);
     dg_cuda_end(c, "rows_put");
 }
 
@@ -130,46 +132,38 @@ void dg_cuda_rows_gather(dg_backend *be, dg_mat dst, dg_mat src, const int32_t *
 /* ---- caches ---- */
 
 /* blockIdx.z: K or V, in all kernels of this part. */
-template <typename T>
-static __global__ void kv_put_kernel(T *ck, T *cv, const float *k, int64_t k_stride, const float *v, int64_t v_stride,
-                                     int32_t cols) {
-    const int64_t row = blockIdx.x;
-    const int32_t i = blockIdx.y * THREADS + threadIdx.x;
-    if (i >= cols) return;
-    const float x = blockIdx.z ? v[row * v_stride + i] : k[row * k_stride + i];
-    dg_round(x, &(blockIdx.z ? cv : ck)[row * cols + i]);
-}
 
-template <typename T> static void kv_put(dg_cuda *c, dg_mat ck, dg_mat cv, dg_mat k, dg_mat v) {
-    DG_LAUNCH(kv_put_kernel<T>, dim3(k.rows, dg_ceil_div(k.cols, THREADS), 2), dim3(THREADS), 0, c->stream,
-              static_cast<T *>(ck.data), static_cast<T *>(cv.data), static_cast<const float *>(k.data), k.stride,
-              static_cast<const float *>(v.data), v.stride, k.cols);
-}
+enum { MOVED_LAYERS = 64 }; /* of one launch */
 
-void dg_cuda_kv_put(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, dg_mat k, dg_mat v, int32_t) {
-    dg_cuda *c = k.rows && k.cols ? dg_cuda_begin(be) : NULL;
-    if (!c) return;
-    DG_BY_FLOAT(ck.dtype, kv_put, c, dg_mat_rows(ck, row0, k.rows), dg_mat_rows(cv, row0, k.rows), k, v);
-    dg_cuda_end(c, "kv_put");
-}
+/* Row row0 of the caches of some layers. */
+typedef struct moved_rows {
+    void *m[2][MOVED_LAYERS];
+} moved_rows;
 
-template <typename T>
-static __global__ void kv_move_kernel(T *ck, T *cv, const int32_t *idx, int32_t n, int32_t cols) {
+/* A thread owns a column of one cache. */
+template <typename T> static __global__ void kv_move_kernel(moved_rows r, const int32_t *idx, int32_t n, int32_t cols) {
     const int32_t i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= cols) return;
-    T *m = blockIdx.z ? cv : ck;
+    T *m = static_cast<T *>(r.m[blockIdx.z][blockIdx.y]);
     for (int64_t row = 0; row < n; row++) m[row * cols + i] = m[static_cast<int64_t>(idx[row]) * cols + i];
 }
 
-template <typename T> static void kv_move(dg_cuda *c, dg_mat ck, dg_mat cv, const int32_t *idx, int32_t n) {
-    DG_LAUNCH(kv_move_kernel<T>, dim3(dg_ceil_div(ck.cols, THREADS), 1, 2), dim3(THREADS), 0, c->stream,
-              static_cast<T *>(ck.data), static_cast<T *>(cv.data), idx, n, ck.cols);
+template <typename T>
+static void kv_move(dg_cuda *c, const moved_rows &r, int32_t n_layer, const int32_t *idx, int32_t n, int32_t cols) {
+    DG_LAUNCH(kv_move_kernel<T>, dim3(dg_ceil_div(cols, THREADS), n_layer, 2), dim3(THREADS), 0, c->stream, r, idx, n, cols);
 }
 
-void dg_cuda_kv_move(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, const int32_t *idx, int32_t n, int32_t) {
-    dg_cuda *c = n && ck.cols ? dg_cuda_begin(be) : NULL;
+void dg_cuda_kv_move(dg_backend *be, const dg_mat *ck, const dg_mat *cv, int32_t n_layer, int32_t row0, const int32_t *idx,
+                     int32_t n, int32_t) {
+    dg_cuda *c = n && n_layer && ck->cols ? dg_cuda_begin(be) : NULL;
     if (!c) return;
-    DG_BY_FLOAT(ck.dtype, kv_move, c, dg_mat_rows(ck, row0, n), dg_mat_rows(cv, row0, n), idx, n);
+    for (int32_t at = 0; at < n_layer; at += MOVED_LAYERS) {
+        const int32_t most = MOVED_LAYERS, layers = n_layer - at < most ? n_layer - at : most;
+        moved_rows r;
+        for (int32_t l = 0; l < layers; l++)
+            r.m[0][l] = dg_mat_row(&ck[at + l], row0), r.m[1][l] = dg_mat_row(&cv[at + l], row0);
+        DG_BY_FLOAT(ck->dtype, kv_move, c, r, layers, idx, n, ck->cols);
+    }
     dg_cuda_end(c, "kv_move");
 }
 

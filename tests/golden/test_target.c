@@ -39,15 +39,15 @@ static void run_pass(pass *p, const dg_model *m, const int32_t *ids, int32_t n, 
     for (int32_t at = 0; at < n; at += chunk) {
         const int32_t rows = n - at < chunk ? n - at : chunk;
         dg_tap tap[DG_MAX_LAYERS];
-        for (int32_t l = 0; l < c->n_layer; l++) tap[l] = (dg_tap){l, 0, dg_mat_rows(p->tap[l], at, rows)};
+        for (int32_t l = 0; l < c->n_layer; l++) tap[l] = (dg_tap){l, 0, rows, &p->batch.dev.live->row, dg_mat_rows(p->tap[l], at, rows)};
         dg_batch_reset(&p->batch);
-        dg_batch_add_rows(m->be, &p->batch, &p->kv, ids + at, rows, DG_MASK_CAUSAL);
+        dg_batch_add_rows(&p->batch, &p->kv, ids + at, rows, DG_MASK_CAUSAL);
         dg_batch_upload(m->be, &p->batch);
-        check_ok(dg_target_forward(m, &p->batch, &p->work, tap, c->n_layer));
+        dg_batch_begin(m->be, &p->batch);
+        dg_target_forward(m, &p->batch, &p->work, tap, c->n_layer);
+        check_ok(dg_backend_check(m->be));
         dg_target_head(m, dg_mat_rows(p->work.x, 0, rows), dg_mat_rows(p->logits, at, rows));
-        int32_t path[256];
-        for (int32_t i = 0; i < rows; i++) path[i] = i;
-        dg_kv_commit(m->be, &p->kv, path, rows);
+        dg_kv_keep(&p->kv, rows);
     }
 }
 

@@ -112,6 +112,25 @@ static inline void mat_random_blocks(dg_mat m, uint64_t *seed) {
     }
 }
 
+/* Rows row0.. of a cache = k and v, f32. */
+static inline void put_rows(dg_backend *be, dg_mat ck, dg_mat cv, int32_t row0, dg_mat k, dg_mat v, int32_t head_dim) {
+    const dg_qkv r = {.k = k, .v = v, .head_dim = head_dim};
+    const dg_attn_seg seg = {.k = ck, .v = cv, .len = row0, .win = k.rows, .n = k.rows, .mask = DG_MASK_CAUSAL};
+    be->ops->qkv(be, &r, &seg, 1);
+}
+
+/* Rotates the heads of x by its rows of a table. */
+static inline void turn_rows(dg_backend *be, dg_mat x, dg_mat table, bool interleaved) {
+    const int32_t hd = table.cols, cap = (x.rows + DG_KV_BLOCK - 1) / DG_KV_BLOCK * DG_KV_BLOCK;
+    float *zero = calloc(4 * (size_t)cap * (size_t)hd, sizeof *zero);
+    dg_mat part[4];
+    for (int i = 0; i < 4; i++) part[i] = dg_mat_make(zero + (size_t)i * (size_t)cap * (size_t)hd, DG_F32, i < 2 ? cap : x.rows, hd);
+    const dg_qkv r = {.q = x, .k = part[2], .v = part[3], .rope = table, .head_dim = hd, .interleaved = interleaved};
+    const dg_attn_seg seg = {.k = part[0], .v = part[1], .win = x.rows, .n = x.rows, .mask = DG_MASK_CAUSAL};
+    be->ops->qkv(be, &r, &seg, 1);
+    free(zero);
+}
+
 /* The same numbers as f32, densely. */
 static inline dg_mat mat_f32(dg_mat m) {
     dg_mat f = mat_new(DG_F32, m.rows, m.cols, 0);

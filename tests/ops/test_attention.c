@@ -43,7 +43,7 @@ static dg_mat cache_new(dg_dtype dtype, int32_t rows, int32_t cols) {
 /* Puts rows of k and v, of any type, into a cache. */
 static void cache_fill(dg_backend *be, dg_mat ck, dg_mat cv, dg_mat k, dg_mat v, int32_t head_dim) {
     dg_mat kf = mat_f32(k), vf = mat_f32(v);
-    be->ops->kv_put(be, ck, cv, 0, kf, vf, head_dim);
+    put_rows(be, ck, cv, 0, kf, vf, head_dim);
     mat_free(kf);
     mat_free(vf);
 }
@@ -76,7 +76,7 @@ static scene scene_new(dg_backend *be, shape s, uint64_t *seed) {
     c.ck = cache_new(s.dtype, cap, s.kv_heads * s.hd);
     c.cv = cache_new(s.dtype, cap, s.kv_heads * s.hd);
     cache_fill(be, c.ck, c.cv, c.k, c.v, s.hd);
-    c.seg = (dg_attn_seg){c.ck, c.cv, c.pos, c.bits, s.len, s.win, 1, s.n, s.mask};
+    c.seg = (dg_attn_seg){c.ck, c.cv, c.pos, c.bits, s.len, s.win, 1, s.n, s.mask, NULL};
     c.shape = (dg_attn_shape){s.heads, s.kv_heads, s.hd, s.window, 1 / sqrtf((float)s.hd), false};
     return c;
 }
@@ -203,16 +203,16 @@ static void tree_is_chain(dg_backend *be) {
             const dg_mat kp = dg_mat_rows(k, 0, s.len + depth), vp = dg_mat_rows(v, 0, s.len + depth);
             be->ops->rows_gather(be, kp, kf, row);
             be->ops->rows_gather(be, vp, vf, row);
-            be->ops->kv_put(be, ck, cv, 0, kp, vp, s.hd);
+            put_rows(be, ck, cv, 0, kp, vp, s.hd);
             be->ops->rows_gather(be, dg_mat_rows(q, 0, depth), c.q, idx);
-            dg_attn_seg chain = {ck, cv, pos, NULL, s.len, depth, 0, depth, DG_MASK_CAUSAL};
+            dg_attn_seg chain = {ck, cv, pos, NULL, s.len, depth, 0, depth, DG_MASK_CAUSAL, NULL};
             be->ops->attention(be, dg_mat_rows(out, 0, depth), dg_mat_rows(q, 0, depth), &chain, 1, &c.shape);
             for (int32_t d = 0; d < depth; d++)
                 check_same(dg_mat_rows(out, d, 1), dg_mat_rows(c.out, idx[d], 1),
                            "path of a tree as a chain");
             /* and the last of them as a plain step, everything before it committed */
             const dg_attn_seg step = {ck, cv, pos + depth - 1, NULL, s.len + depth - 1, 1,
-                                      0, 1, DG_MASK_CAUSAL};
+                                      0, 1, DG_MASK_CAUSAL, NULL};
             be->ops->attention(be, dg_mat_rows(out, 0, 1), dg_mat_rows(q, depth - 1, 1), &step, 1, &c.shape);
             check_same(dg_mat_rows(out, 0, 1), dg_mat_rows(c.out, idx[depth - 1], 1),
                        "path of a tree step by step");
@@ -324,9 +324,63 @@ static void loose(dg_backend *be) {
     }
 }
 
+/* Lengths in the backend's memory: as if they had been said, and rows of padding change nothing. */
+static void live_lengths(dg_backend *be) {
+    static const shape shapes[] = {{9, 3, 64, 0, DG_F16, DG_MASK_BITS, 300, 21, 21}, {4, 2, 40, 0, DG_F32, DG_MASK_FULL, 77, 9, 9},
+                                   {3, 1, 24, 8, DG_F32, DG_MASK_CAUSAL, 20, 12, 5}, {3, 1, 64, 0, DG_BF16, DG_MASK_BITS, 0, 1, 1}};
+    for (size_t t = 0; t < sizeof shapes / sizeof *shapes; t++) {
+        shape s = shapes[t];
+        const int32_t pad = 3;
+        uint64_t seed = 90 + t;
+        scene c = scene_new(be, s, &seed);
+        dg_mat q = mat_new(DG_F32, s.n + pad, c.q.cols, 0), out = mat_new(DG_F32, s.n + pad, c.q.cols, 0);
+        mat_random(q, 2, &seed);
+        for (int32_t i = 0; i < s.n; i++) memcpy(dg_mat_row(&q, i), dg_mat_row(&c.q, i + 1), (size_t)q.cols * sizeof(float));
+        int32_t *pos = calloc((size_t)(s.win + pad), sizeof *pos);
+        uint64_t *bits = calloc((size_t)(s.n + pad) * DG_MASK_WORDS, sizeof *bits);
+        memcpy(pos, c.pos, (size_t)s.win * sizeof *pos);
+        memcpy(bits, c.bits, (size_t)s.n * DG_MASK_WORDS * sizeof *bits);
+        be->ops->attention(be, c.out, c.q, &c.seg, 1, &c.shape);
+        /* len is what it was when the pass was recorded */
+        const dg_live live = {s.len, s.n, 0};
+        const dg_attn_seg seg = {c.ck, c.cv, pos, bits, s.len > 5 ? s.len - 5 : s.len, s.win + pad, 0, s.n + pad, s.mask, &live};
+        be->ops->attention(be, out, q, &seg, 1, &c.shape);
+        check_same(dg_mat_rows(out, 0, s.n), dg_mat_rows(c.out, 1, s.n), "lengths from memory");
+
+        const int32_t kd = c.k.cols, rows = s.n + pad;
+        dg_mat k = mat_new(DG_F32, rows, kd, 0), v = mat_new(DG_F32, rows, kd, 0), got[4];
+        mat_random(k, 1, &seed), mat_random(v, 1, &seed);
+        for (int i = 0; i < 4; i++) got[i] = mat_new(DG_F32, c.ck.rows, kd, 0);
+        be->ops->kv_get(be, got[0], got[1], c.ck, c.cv, 0, s.hd);
+        const dg_qkv r = {.k = k, .v = v, .head_dim = s.hd};
+        be->ops->qkv(be, &r, &seg, 1);
+        be->ops->kv_get(be, got[2], got[3], c.ck, c.cv, 0, s.hd);
+        const int32_t first = s.len + s.win - s.n;
+        dg_mat other[2] = {cache_new(s.dtype, first + s.n, kd), cache_new(s.dtype, first + s.n, kd)}, want[2];
+        put_rows(be, other[0], other[1], first, dg_mat_rows(k, 0, s.n), dg_mat_rows(v, 0, s.n), s.hd);
+        for (int i = 0; i < 2; i++) want[i] = mat_new(DG_F32, other[0].rows, kd, 0);
+        be->ops->kv_get(be, want[0], want[1], other[0], other[1], 0, s.hd);
+        for (int i = 0; i < 2; i++) { /* the new rows are there, and all others as before */
+            check_same(dg_mat_rows(got[2 + i], first, s.n), dg_mat_rows(want[i], first, s.n), "stored rows");
+            memcpy(dg_mat_row(&got[2 + i], first), dg_mat_row(&got[i], first), (size_t)s.n * (size_t)kd * sizeof(float));
+            check_same(got[2 + i], got[i], "rows of padding");
+            mat_free(other[i]), mat_free(want[i]);
+        }
+        for (int i = 0; i < 4; i++) mat_free(got[i]);
+        free(pos), free(bits);
+        mat_free(q), mat_free(out), mat_free(k), mat_free(v);
+        scene_free(&c);
+    }
+}
+
 static void test_loose(void **state) {
     (void)state;
     on_every_cpu(loose);
+}
+
+static void test_live_lengths(void **state) {
+    (void)state;
+    on_every_cpu(live_lengths);
 }
 
 /* What is put into a cache comes out rounded to its type and nothing else changes; rows move as kv_move says. */
@@ -347,12 +401,12 @@ static void cache_rows(dg_backend *be) {
             mat_random(base[i], 1, &seed);
             mat_random(src[i], 3, &seed);
         }
-        be->ops->kv_put(be, cache[0], cache[1], 0, base[0], base[1], hd);
-        be->ops->kv_put(be, cache[0], cache[1], c[t].row0, src[0], src[1], hd);
+        put_rows(be, cache[0], cache[1], 0, base[0], base[1], hd);
+        put_rows(be, cache[0], cache[1], c[t].row0, src[0], src[1], hd);
         int32_t idx[DG_TREE_MAX], count = 0; /* every third row moves down */
         for (int32_t r = 0; r < n; r += 3) idx[count++] = r;
         for (int moved = 0; moved < 2; moved++) {
-            if (moved) be->ops->kv_move(be, cache[0], cache[1], c[t].row0, idx, count, hd);
+            if (moved) be->ops->kv_move(be, &cache[0], &cache[1], 1, c[t].row0, idx, count, hd);
             be->ops->kv_get(be, got[0], got[1], cache[0], cache[1], 0, hd);
             for (int i = 0; i < 2; i++)
                 for (int32_t r = 0; r < c[t].cap; r++) {
@@ -400,6 +454,7 @@ int main(void) {
         cmocka_unit_test(test_segments_and_threads),
         cmocka_unit_test(test_rows_alone),
         cmocka_unit_test(test_loose),
+        cmocka_unit_test(test_live_lengths),
         cmocka_unit_test(test_blind_row),
         cmocka_unit_test(test_cache_rows),
     };

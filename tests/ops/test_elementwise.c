@@ -58,42 +58,35 @@ static void test_rms_norm(void **state) {
     on_every_cpu(rms_norm);
 }
 
-static void swiglu_and_add(dg_backend *be) {
+static void swiglu(dg_backend *be) {
     uint64_t seed = 2;
     for (int i = 0; i < N_WIDTH; i++) {
         const int32_t d = widths[i], n = 4;
         dg_mat gate = mat_new(DG_F32, n, d, 2), up = mat_new(DG_F32, n, d, 7), out = mat_new(DG_F32, n, d, 0);
         mat_random(gate, i % 2 ? 120 : 4, &seed); /* wide enough for e^-x to leave f32 */
         mat_random(up, 2, &seed);
-        doubles silu = doubles_new((size_t)(n * d)), sum = doubles_new((size_t)(n * d));
+        doubles silu = doubles_new((size_t)(n * d));
         for (int32_t r = 0; r < n; r++)
             for (int32_t c = 0; c < d; c++) {
                 const double g = (double)*f32_at(gate, r, c), u = (double)*f32_at(up, r, c);
                 silu.want[r * d + c] = g / (1 + exp(-g)) * u;
                 silu.scale[r * d + c] = fabs(silu.want[r * d + c]) + 1e-29;
-                sum.want[r * d + c] = g + u;
-                sum.scale[r * d + c] = fabs(g) + fabs(u);
             }
         be->ops->swiglu(be, out, gate, up);
         check_scaled(out, silu.want, silu.scale, 5e-7, "swiglu");
-        dg_mat x = mat_f32(gate);
-        be->ops->add(be, x, up);
-        check_scaled(x, sum.want, sum.scale, 6e-8, "add");
         be->ops->swiglu(be, gate, gate, up);
         check_same(gate, out, "swiglu in place");
         check_gaps(gate);
         doubles_free(silu);
-        doubles_free(sum);
-        mat_free(x);
         mat_free(gate);
         mat_free(up);
         mat_free(out);
     }
 }
 
-static void test_swiglu_and_add(void **state) {
+static void test_swiglu(void **state) {
     (void)state;
-    on_every_cpu(swiglu_and_add);
+    on_every_cpu(swiglu);
 }
 
 static void swiglu_edges(dg_backend *be) {
@@ -141,7 +134,7 @@ static void rope(dg_backend *be) {
                 }
             be->ops->rope_table(be, table, pos, freq, mscale);
             check_scaled(table, t.want, t.scale, 2e-7, "rope_table");
-            be->ops->rope(be, x, table, heads, interleaved);
+            turn_rows(be, x, table, interleaved);
             check_scaled(x, ref.want, ref.scale, 1e-6, "rope");
             check_gaps(x);
             doubles_free(t);
@@ -156,6 +149,70 @@ static void test_rope(void **state) {
     on_every_cpu(rope);
 }
 
+/* Heads under norms, rotated and stored, some rows in each of two caches: the bits of the steps one by one. */
+static void qkv(dg_backend *be) {
+    static const struct {
+        dg_dtype norm, cache;
+        int32_t heads, kv_heads, hd;
+        bool normed, interleaved;
+    } c[] = {{DG_F32, DG_F16, 9, 3, 64, false, false}, {DG_BF16, DG_F32, 8, 2, 128, true, false},
+             {DG_F32, DG_F16, 2, 2, 6, true, true},    {DG_F16, DG_BF16, 3, 1, 80, true, false},
+             {DG_F32, DG_F32, 2, 1, 256, true, true}};
+    enum { N = 7, ALSO = 3, CAP = 64 }; /* rows 0 .. 2 and 3 .. 5; the last row is of no segment */
+    uint64_t seed = 8;
+    for (size_t t = 0; t < sizeof c / sizeof *c; t++) {
+        const int32_t hd = c[t].hd, qd = c[t].heads * hd, kd = c[t].kv_heads * hd;
+        int32_t pos[N];
+        float freq[128];
+        for (int32_t j = 0; j < hd / 2; j++) freq[j] = powf(10000, -2.0f * (float)j / (float)hd);
+        for (int32_t i = 0; i < N; i++) pos[i] = 5 * i;
+        dg_mat table = mat_new(DG_F32, N, hd, 0), q = mat_new(DG_F32, N, qd, 3), k = mat_new(DG_F32, N, kd, 1),
+               v = mat_new(DG_F32, N, kd, 2), w[2], cache[2][2][2], got[2][2];
+        be->ops->rope_table(be, table, pos, freq, 1);
+        mat_random(q, 2, &seed), mat_random(k, 2, &seed), mat_random(v, 2, &seed);
+        for (int i = 0; i < 2; i++) {
+            w[i] = mat_new(c[t].norm, 1, hd, 0);
+            mat_random(w[i], 1, &seed);
+            for (int j = 0; j < 2; j++) {
+                got[i][j] = mat_new(DG_F32, CAP, kd, 0);
+                for (int s = 0; s < 2; s++) cache[i][j][s] = mat_new(c[t].cache, CAP, kd, 0);
+            }
+        }
+        const dg_attn_seg seg[2] = {{.k = cache[0][0][0], .v = cache[0][0][1], .len = 10, .win = 4, .n = 3, .row0 = 0},
+                                    {.k = cache[0][1][0], .v = cache[0][1][1], .len = 61, .win = ALSO, .n = ALSO, .row0 = 3}};
+        dg_mat q1 = mat_f32(q), k1 = mat_f32(k);
+        for (int32_t r = 0; c[t].normed && r < N; r++) { /* heads of one row as rows */
+            const dg_mat qh = dg_mat_make(dg_mat_row(&q1, r), DG_F32, c[t].heads, hd),
+                         kh = dg_mat_make(dg_mat_row(&k1, r), DG_F32, c[t].kv_heads, hd);
+            be->ops->rms_norm(be, qh, qh, w[0], 1e-5f);
+            be->ops->rms_norm(be, kh, kh, w[1], 1e-5f);
+        }
+        turn_rows(be, q1, table, c[t].interleaved);
+        turn_rows(be, k1, table, c[t].interleaved);
+        put_rows(be, cache[1][0][0], cache[1][0][1], 11, dg_mat_rows(k1, 0, 3), dg_mat_rows(v, 0, 3), hd);
+        put_rows(be, cache[1][1][0], cache[1][1][1], 61, dg_mat_rows(k1, 3, ALSO), dg_mat_rows(v, 3, ALSO), hd);
+        const dg_mat none = {0};
+        const dg_qkv r = {q, k, v, c[t].normed ? w[0] : none, c[t].normed ? w[1] : none, 1e-5f, table, hd, c[t].interleaved};
+        be->ops->qkv(be, &r, seg, 2);
+        check_same(dg_mat_rows(q, 0, 6), dg_mat_rows(q1, 0, 6), "q");
+        check_gaps(q), check_gaps(k), check_gaps(v);
+        for (int s = 0; s < 2; s++) {
+            for (int i = 0; i < 2; i++) be->ops->kv_get(be, got[i][0], got[i][1], cache[i][s][0], cache[i][s][1], 0, hd);
+            check_same(got[0][0], got[1][0], "cached keys");
+            check_same(got[0][1], got[1][1], "cached values");
+        }
+        for (int i = 0; i < 8; i++) mat_free(cache[i / 4][i / 2 % 2][i % 2]);
+        for (int i = 0; i < 4; i++) mat_free(got[i / 2][i % 2]);
+        dg_mat *const all[] = {&table, &q, &k, &v, &w[0], &w[1], &q1, &k1};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) mat_free(*all[i]);
+    }
+}
+
+static void test_qkv(void **state) {
+    (void)state;
+    on_every_cpu(qkv);
+}
+
 /* A large batch gives each row what the row gets alone, and every thread count the same. */
 static void test_rows_alone(void **state) {
     (void)state;
@@ -165,7 +222,7 @@ static void test_rows_alone(void **state) {
     for (int32_t i = 0; i < N_ROW; i++) pos[i] = 31 * i;
     for (int32_t j = 0; j < HD / 2; j++) freq[j] = 1 / (1 + (float)j);
     for (int isa = 0; isa < N_ISA; isa++) {
-        dg_mat first[4] = {{0}};
+        dg_mat first[3] = {{0}};
         for (int32_t threads = 1; threads <= 4; threads++) {
             dg_backend *be = open_cpu(isa_name[isa], threads);
             if (!be) break;
@@ -176,20 +233,19 @@ static void test_rows_alone(void **state) {
             mat_random(up, 1, &seed);
             mat_random(w, 1, &seed);
             for (int whole = 1; whole >= 0; whole--) { /* in one call; row by row */
-                dg_mat out[4];
-                for (int k = 0; k < 4; k++) out[k] = mat_f32(x);
+                dg_mat out[3];
+                for (int k = 0; k < 3; k++) out[k] = mat_f32(x);
                 dg_mat table = mat_new(DG_F32, N_ROW, HD, 0);
                 for (int32_t r = 0; r < N_ROW; r += whole ? N_ROW : 1) {
                     const int32_t n = whole ? N_ROW : 1;
                     be->ops->rms_norm(be, dg_mat_rows(out[0], r, n), dg_mat_rows(x, r, n), w, 1e-6f);
                     be->ops->swiglu(be, dg_mat_rows(out[1], r, n), dg_mat_rows(x, r, n),
                                     dg_mat_rows(up, r, n));
-                    be->ops->add(be, dg_mat_rows(out[2], r, n), dg_mat_rows(up, r, n));
                     be->ops->rope_table(be, dg_mat_rows(table, r, n), pos + r, freq, 1);
-                    be->ops->rope(be, dg_mat_rows(out[3], r, n), dg_mat_rows(table, r, n), HEADS, false);
+                    turn_rows(be, dg_mat_rows(out[2], r, n), dg_mat_rows(table, r, n), false);
                 }
                 mat_free(table);
-                for (int k = 0; k < 4; k++) {
+                for (int k = 0; k < 3; k++) {
                     if (!first[k].data) {
                         first[k] = out[k];
                         continue;
@@ -203,7 +259,7 @@ static void test_rows_alone(void **state) {
             mat_free(w);
             dg_backend_close(be);
         }
-        for (int k = 0; k < 4; k++) mat_free(first[k]);
+        for (int k = 0; k < 3; k++) mat_free(first[k]);
     }
 }
 
@@ -236,6 +292,7 @@ static void test_embed(void **state) {
 
 static void rows(dg_backend *be) {
     static const dg_dtype dtype[] = {DG_F32, DG_F16, DG_BF16};
+    static const int32_t row0 = 3, late = 7; /* the last two of four rows do not fit */
     uint64_t seed = 6;
     for (int t = 0; t < 3; t++) {
         dg_mat src = mat_new(DG_F32, 4, 51, 3), dst = mat_new(dtype[t], 9, 51, 2),
@@ -247,13 +304,15 @@ static void rows(dg_backend *be) {
         *f32_at(src, 1, 50) = 6.1e-5f;
         *f32_at(src, 2, 3) = 1.00048828125f; /* half way between two f16 */
         for (int32_t r = 0; r < 4; r++) dg_quant_row(dtype[t], dg_mat_row(&src, r), dg_mat_row(&want, r), 51);
-        be->ops->rows_put(be, dst, 3, src);
+        be->ops->rows_put(be, dst, &row0, src);
         check_same(dg_mat_rows(dst, 3, 4), want, "rows_put");
         for (size_t i = 0; i < dg_dtype_bytes(dtype[t], (size_t)(3 * dst.stride)); i++)
             assert_int_equal(((uint8_t *)dst.data)[i], 0xab);
         check_gaps(dst);
+        be->ops->rows_put(be, dst, &late, src);
+        check_same(dg_mat_rows(dst, 7, 2), dg_mat_rows(want, 0, 2), "rows_put at the end");
         *f32_at(src, 3, 7) = NAN;
-        be->ops->rows_put(be, dst, 3, src);
+        be->ops->rows_put(be, dst, &row0, src);
         float nan;
         dg_dequant_row(dtype[t], (char *)dg_mat_row(&dst, 6) + dg_dtype_bytes(dtype[t], 7), &nan, 1);
         assert_true(isnan(nan));
@@ -309,8 +368,8 @@ static void test_memory(void **state) {
 int main(void) {
     if (device_missing()) return 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm),     cmocka_unit_test(test_swiglu_and_add),
-        cmocka_unit_test(test_swiglu_edges), cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_rms_norm),     cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_swiglu_edges), cmocka_unit_test(test_rope), cmocka_unit_test(test_qkv),
         cmocka_unit_test(test_rows_alone),   cmocka_unit_test(test_embed),
         cmocka_unit_test(test_rows),         cmocka_unit_test(test_memory),
     };
