@@ -11,6 +11,7 @@
 #include "internal.h"
 
 std::recursive_mutex dgsim_mutex;
+dgsim_counts dgsim_count;
 
 namespace {
 
@@ -105,7 +106,14 @@ static bool forbidden(void) {
     return any;
 }
 
-cudaError_t dgsim_push(cudaStream_t which, std::function<void()> run) {
+static cudaError_t unsupported(const char *what) {
+    char text[100];
+    snprintf(text, sizeof text, "%s while a stream is captured", what);
+    return dgsim_wrong(cudaErrorStreamCaptureUnsupported, text);
+}
+
+/* counter: what the operation counts as, unless it is captured. */
+static cudaError_t push(cudaStream_t which, long *counter, std::function<void()> run) {
     const lock guard(dgsim_mutex);
     dgsim_stream *s = stream_of(which);
     if (dgsim_lost) return dgsim_done(dgsim_lost);
@@ -114,6 +122,7 @@ cudaError_t dgsim_push(cudaStream_t which, std::function<void()> run) {
         s->captured++;
         return cudaSuccess;
     }
+    ++*counter;
     if (s == &legacy) { /* in order with all blocking streams */
         if (forbidden()) return dgsim_done(cudaErrorStreamCaptureImplicit);
         flush_all(true);
@@ -123,9 +132,14 @@ cudaError_t dgsim_push(cudaStream_t which, std::function<void()> run) {
     return dgsim_done(cudaSuccess);
 }
 
+cudaError_t dgsim_push(cudaStream_t s, std::function<void()> run) {
+    return push(s, &dgsim_count.launches, std::move(run));
+}
+
 cudaError_t cudaDeviceSynchronize(void) {
     const lock guard(dgsim_mutex);
-    if (forbidden()) return dgsim_done(cudaErrorStreamCaptureUnsupported);
+    if (forbidden()) return unsupported("waiting for the device");
+    dgsim_count.waits++;
     flush_all(false);
     return dgsim_done(cudaSuccess);
 }
@@ -144,7 +158,7 @@ static cudaError_t allocate(void **p, size_t bytes, bool pinned) {
     const lock guard(dgsim_mutex);
     *p = nullptr;
     if (dgsim_device_state()) return dgsim_done(dgsim_device_state());
-    if (forbidden()) return dgsim_done(cudaErrorStreamCaptureUnsupported);
+    if (forbidden()) return unsupported("an allocation");
     if (dgsim_lost || bytes == 0) return dgsim_done(cudaSuccess);
     *p = dgsim_alloc(bytes, pinned);
     return dgsim_done(*p ? cudaSuccess : cudaErrorMemoryAllocation);
@@ -153,7 +167,7 @@ static cudaError_t allocate(void **p, size_t bytes, bool pinned) {
 static cudaError_t release(void *p, bool pinned) {
     const lock guard(dgsim_mutex);
     if (!p) return dgsim_done(cudaSuccess);
-    if (forbidden()) return dgsim_done(cudaErrorStreamCaptureUnsupported);
+    if (forbidden()) return unsupported("a free");
     flush_all(false);
     if (!dgsim_release(p, pinned))
         return dgsim_wrong(cudaErrorInvalidValue, "free of what was not allocated, or twice");
@@ -255,17 +269,23 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t 
         return dgsim_wrong(cudaErrorInvalidValue, "a copy in another direction than it says");
     char *out = static_cast<char *>(dst);
     const char *in = static_cast<const char *>(src);
-    const bool captured = stream_of(s)->capturing != nullptr;
-    if (from == PAGEABLE && !captured) { /* read before the call returns */
+    const auto &capturing = stream_of(s)->capturing;
+    if (capturing && (from == PAGEABLE || to == PAGEABLE)) {
+        capturing->invalid = true;
+        return unsupported("a copy of memory that is not pinned");
+    }
+    long *counter = to == DEVICE && from != DEVICE ? &dgsim_count.uploads
+                    : from == DEVICE && to != DEVICE ? &dgsim_count.downloads : &dgsim_count.launches;
+    if (from == PAGEABLE) { /* read before the call returns */
         auto staged = std::make_shared<std::vector<char>>(width * height);
         copy_rows(staged->data(), width, in, spitch, width, height);
         const cudaError_t e =
-            dgsim_push(s, [=] { copy_rows(out, dpitch, staged->data(), width, width, height); });
+            push(s, counter, [=] { copy_rows(out, dpitch, staged->data(), width, width, height); });
         if (to == PAGEABLE) flush(stream_of(s));
         return e;
     }
-    const cudaError_t e = dgsim_push(s, [=] { copy_rows(out, dpitch, in, spitch, width, height); });
-    if (to == PAGEABLE && !captured) flush(stream_of(s)); /* written before the call returns */
+    const cudaError_t e = push(s, counter, [=] { copy_rows(out, dpitch, in, spitch, width, height); });
+    if (to == PAGEABLE) flush(stream_of(s)); /* written before the call returns */
     return dgsim_done(e);
 }
 
@@ -335,8 +355,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t which) {
     dgsim_stream *s = stream_of(which);
     if (s->capturing || forbidden()) {
         if (s->capturing) s->capturing->invalid = true;
-        return dgsim_done(cudaErrorStreamCaptureUnsupported);
+        return unsupported("waiting for a stream");
     }
+    dgsim_count.waits++;
     flush(s);
     return dgsim_done(cudaSuccess);
 }
@@ -344,7 +365,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t which) {
 cudaError_t cudaStreamQuery(cudaStream_t which) { /* an operation further each time, so that polling ends */
     const lock guard(dgsim_mutex);
     dgsim_stream *s = stream_of(which);
-    if (s->capturing) return dgsim_done(cudaErrorStreamCaptureUnsupported);
+    if (s->capturing) {
+        s->capturing->invalid = true;
+        return unsupported("asking for the state of a stream");
+    }
     if (s->queue.empty()) return dgsim_done(cudaSuccess);
     std::deque<operation> rest(std::make_move_iterator(s->queue.begin() + 1),
                                std::make_move_iterator(s->queue.end()));
@@ -421,7 +445,8 @@ static cudaError_t check_event(const event_state &state) {
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     const lock guard(dgsim_mutex);
     event_state &state = *e->state;
-    if (check_event(state) || forbidden()) return dgsim_done(cudaErrorStreamCaptureUnsupported);
+    if (check_event(state) || forbidden()) return unsupported("waiting for an event");
+    dgsim_count.waits++;
     if (state.done < state.recorded) flush(state.stream, &state, state.recorded);
     return dgsim_done(cudaSuccess);
 }
@@ -496,6 +521,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long) {
     const lock guard(dgsim_mutex);
     *exec = new dgsim_graph_exec{graph->ops}; /* which nobody changes */
+    dgsim_count.captured++;
     return dgsim_done(cudaSuccess);
 }
 
@@ -505,7 +531,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
     const lock guard(dgsim_mutex);
-    return dgsim_push(s, [ops = exec->ops] {
+    return push(s, &dgsim_count.graphs, [ops = exec->ops] {
         for (const auto &op : *ops)
             if (!dgsim_lost) op();
     });

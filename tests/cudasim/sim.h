@@ -31,6 +31,17 @@ extern dgsim_config dgsim;
 /* Kernels run so far, for tests that must know that the device did the work. */
 extern long dgsim_kernels_run;
 
+/* What the host has asked for so far, one by one: what is captured counts when its graph is launched, as one. */
+typedef struct dgsim_counts {
+    long launches; /* kernels, copies on the device, memsets, products of cuBLASLt */
+    long graphs;   /* launched */
+    long captured; /* graphs made */
+    long uploads, downloads;
+    long waits; /* for a stream, an event or the device */
+} dgsim_counts;
+
+extern dgsim_counts dgsim_count;
+
 /* Whether the kernels that were linked log their accesses (races, uninitialised reads). */
 int dgsim_logs_accesses(void);
 

@@ -97,7 +97,34 @@ static void test_graphs(void **state) {
     assert_float_equal(got[3], 3, 0);
     ok(cudaGraphExecDestroy(exec));
 
+    /* arguments are those of the capture, memory is what it is when the graph runs; launched as one */
+    float add = 2, *pinned = NULL;
+    ok(cudaMallocHost((void **)&pinned, sizeof *pinned));
+    *pinned = 1;
+    ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    ok(cudaMemcpyAsync(x, pinned, sizeof *pinned, cudaMemcpyHostToDevice, stream));
+    case_add(x, add, 1, stream);
+    ok(cudaStreamEndCapture(stream, &graph));
+    ok(cudaGraphInstantiate(&exec, graph, 0));
+    ok(cudaGraphDestroy(graph));
+    add = 50, *pinned = 30;
+    const dgsim_counts before = dgsim_count;
+    ok(cudaGraphLaunch(exec, stream));
+    fetch(got, x, sizeof got);
+    assert_float_equal(got[0], 32, 0);
+    assert_int_equal(dgsim_count.graphs - before.graphs, 1);
+    assert_int_equal(dgsim_count.launches + dgsim_count.uploads - before.launches - before.uploads, 0);
+    assert_int_equal(dgsim_count.downloads - before.downloads, 1);
+    ok(cudaGraphExecDestroy(exec));
+    ok(cudaFreeHost(pinned));
+
     /* what a capture does not allow */
+    ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    assert_int_equal(cudaMemcpyAsync(x, zero, sizeof zero, cudaMemcpyHostToDevice, stream), cudaErrorStreamCaptureUnsupported);
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+    ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    assert_int_equal(cudaStreamQuery(stream), cudaErrorStreamCaptureUnsupported);
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
     ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     void *p;
     assert_int_equal(cudaMalloc(&p, 4), cudaErrorStreamCaptureUnsupported);
