@@ -44,7 +44,10 @@ MODELS = {
     "smollm2-135m": Shape(30, 576, 9, 3, 64, 1536, 49152),
 }
 
-LAUNCHES = 14  # of a layer: norms, products, rotations, cache, attention and its merge, activation
+# Kernels of a layer: two norms, seven products, what lies between q, k, v and attention, attention and its merge,
+# activation; where weights are packed, four more split activations.
+LAUNCHES = 13
+SPLITS = 4
 
 
 class Roof:
@@ -59,7 +62,8 @@ class Roof:
         work = 4 * rows * (context + rows) * shape.heads * shape.head_dim
         return max(cache / self.bandwidth, work / self.flops)
 
-    def network(self, shape, rows, context, weight_bytes, head_rows, launches=LAUNCHES):
+    def network(self, shape, rows, context, weight_bytes, head_rows):
+        launches = LAUNCHES + (SPLITS if weight_bytes < 4 else 0)
         layer = sum(self.product(rows, o, i, weight_bytes) for o, i in shape.products())
         layer += self.attention(shape, rows, context) + launches * self.launch
         head = self.product(head_rows, shape.vocab, shape.hidden, weight_bytes) if head_rows else 0
@@ -77,7 +81,7 @@ def main():
     p.add_argument("--gpu", choices=GPUS, default="h200")
     p.add_argument("--bandwidth", type=float, help="bytes/s, in place of the GPU's")
     p.add_argument("--flops", type=float, help="FLOP/s, in place of the GPU's")
-    p.add_argument("--launch", type=float, default=2e-6, help="seconds a launch; 0: as in a captured graph")
+    p.add_argument("--launch", type=float, default=2e-6, help="seconds that a kernel costs besides its work, in a graph too")
     p.add_argument("--model", choices=MODELS, default="qwen3-8b")
     p.add_argument("--type", choices=BYTES, default="bf16", help="of the target's weights")
     p.add_argument("--draft-type", choices=BYTES, default="bf16")

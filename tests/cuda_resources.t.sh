@@ -35,6 +35,7 @@ check attention attend_kernel 128
 check attention merge_kernel 64
 check elementwise norm_kernel 64
 check elementwise norm_short_kernel 64
+check elementwise qkv_kernel 64
 check elementwise swiglu_kernel 64
 check select sample_kernel 128
 check select top_k_kernel 128

@@ -119,7 +119,7 @@ static dg_status listener_observe(dg_drafter *d, const dg_outcome *o) {
             for (int32_t v = 0; v < heard->logits.cols; v++)
                 above[k] += logit[v] > logit[id[k]] || (logit[v] == logit[id[k]] && v < id[k]);
         for (int32_t k = 0; k < 3; k++) assert_int_equal(above[k], k);
-        if (o->tree) assert_int_equal(id[0], heard->sampled[i]);
+        if (o->tree) assert_int_equal(id[0], heard->sampled.id[i]);
     }
     if (o->tree) {
         for (int32_t i = 0; i < o->n; i++) assert_int_equal(o->tree->token[o->path[i]], o->token[i]);
