@@ -43,7 +43,7 @@ typedef struct dg_live {
 
 /* One sequence's rows in a call of attention or qkv. */
 typedef struct dg_attn_seg {
-    dg_mat k, v;          /* [cap, G*hd] one layer's cache, see kv_put */
+    dg_mat k, v;          /* [cap, G*hd] one layer's cache, see kv_move */
     const int32_t *pos;   /* device [win]: absolute positions of the window rows */
     const uint64_t *bits; /* device [n][DG_MASK_WORDS], BITS only: bit j = window row j is visible */
     int32_t len;          /* committed rows; cache row r is at position r */
@@ -176,7 +176,7 @@ typedef struct dg_ops {
 
     /* A layer's cache is two matrices ck and cv of one shape [cap, G*hd] and type (f32, f16 or bf16), with
      * cap a multiple of DG_KV_BLOCK and no gaps between rows. Where an element lies in them is the backend's
-     * business: rows go in and out by qkv and these ops alone.
+     * business: rows go in and out by qkv and these ops alone. A row is rounded once, when it is put there.
      *
      * In every one of n_layer caches ck[l], cv[l] of one shape: row row0 + i = row row0 + idx[i] for i < n; idx: device,
      * ascending, idx[i] >= i. */

@@ -124,7 +124,8 @@ static inline void turn_rows(dg_backend *be, dg_mat x, dg_mat table, bool interl
     const int32_t hd = table.cols, cap = (x.rows + DG_KV_BLOCK - 1) / DG_KV_BLOCK * DG_KV_BLOCK;
     float *zero = calloc(4 * (size_t)cap * (size_t)hd, sizeof *zero);
     dg_mat part[4];
-    for (int i = 0; i < 4; i++) part[i] = dg_mat_make(zero + (size_t)i * (size_t)cap * (size_t)hd, DG_F32, i < 2 ? cap : x.rows, hd);
+    for (int i = 0; i < 4; i++)
+        part[i] = dg_mat_make(zero + (size_t)i * (size_t)cap * (size_t)hd, DG_F32, i < 2 ? cap : x.rows, hd);
     const dg_qkv r = {.q = x, .k = part[2], .v = part[3], .rope = table, .head_dim = hd, .interleaved = interleaved};
     const dg_attn_seg seg = {.k = part[0], .v = part[1], .win = x.rows, .n = x.rows, .mask = DG_MASK_CAUSAL};
     be->ops->qkv(be, &r, &seg, 1);

@@ -326,8 +326,10 @@ static void loose(dg_backend *be) {
 
 /* Lengths in the backend's memory: as if they had been said, and rows of padding change nothing. */
 static void live_lengths(dg_backend *be) {
-    static const shape shapes[] = {{9, 3, 64, 0, DG_F16, DG_MASK_BITS, 300, 21, 21}, {4, 2, 40, 0, DG_F32, DG_MASK_FULL, 77, 9, 9},
-                                   {3, 1, 24, 8, DG_F32, DG_MASK_CAUSAL, 20, 12, 5}, {3, 1, 64, 0, DG_BF16, DG_MASK_BITS, 0, 1, 1}};
+    static const shape shapes[] = {{9, 3, 64, 0, DG_F16, DG_MASK_BITS, 300, 21, 21},
+                                   {4, 2, 40, 0, DG_F32, DG_MASK_FULL, 77, 9, 9},
+                                   {3, 1, 24, 8, DG_F32, DG_MASK_CAUSAL, 20, 12, 5},
+                                   {3, 1, 64, 0, DG_BF16, DG_MASK_BITS, 0, 1, 1}};
     for (size_t t = 0; t < sizeof shapes / sizeof *shapes; t++) {
         shape s = shapes[t];
         const int32_t pad = 3;
