@@ -93,7 +93,7 @@ static void note_real(float x) {
 
 static void note_mat(dg_mat m) {
     note_at(m.data);
-    note((uint64_t)m.dtype | (uint64_t)m.packed << 8 | (uint64_t)m.coarse << 9);
+    note((uint64_t)m.dtype | (uint64_t)m.packed << 8 | (uint64_t)m.coarse << 9 | (uint64_t)m.loose << 10);
     note((uint64_t)m.rows << 32 | (uint32_t)m.cols);
     note((uint64_t)m.stride);
 }
@@ -309,7 +309,7 @@ static void check_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_
         assert(s->mask != DG_MASK_BITS || s->n == 0 || (s->bits && s->win <= DG_TREE_MAX));
     }
     within(be);
-    note(8), note_mat(out), note_mat(q), note_real(shape->scale), note((uint64_t)shape->window);
+    note(8), note_mat(out), note_mat(q), note_real(shape->scale), note((uint64_t)shape->window << 1 | shape->loose);
     note((uint64_t)shape->n_head << 42 | (uint64_t)shape->n_kv_head << 21 | (uint64_t)shape->head_dim);
     for (int32_t i = 0; i < n_seg; i++) note_seg(&seg[i]);
     inner(be)->attention(be, out, q, seg, n_seg, shape);

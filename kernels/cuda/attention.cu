@@ -348,7 +348,8 @@ void dg_cuda_attention(dg_backend *be, dg_mat out, dg_mat q, const dg_attn_seg *
     const int32_t heads = (group + n_piece - 1) / n_piece;
     for (int32_t i = 0; i < n_seg; i++) {
         const dg_attn_seg *s = &seg[i];
-        if (!s->n || (shape->loose && dg_cuda_sdpa(c, out, q, s, shape))) continue;
+        const bool known = !s->live || !c->keyed; /* the lengths, to the host */
+        if (!s->n || (shape->loose && known && dg_cuda_sdpa(c, out, q, s, shape))) continue;
         attn_args a;
         a.out = static_cast<float *>(out.data), a.out_stride = out.stride;
         a.q = static_cast<const float *>(q.data), a.q_stride = q.stride;
