@@ -37,6 +37,7 @@ static inline void tile_config(const void *shapes) {
 }
 
 static inline void tile_usable(int t) {
+    (void)t;
     assert(t >= 0 && t < MODEL_TILES);
     assert(tiles.palette == 1 && tiles.rows[t] > 0);
 }
