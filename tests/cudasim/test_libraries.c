@@ -42,7 +42,9 @@ static scene scene_new(dg_backend *be, dg_dtype dtype) {
     c.ck = dg_mat_make(be->ops->alloc(be, bytes), dtype, CAP, G * HD), c.cv = dg_mat_make(be->ops->alloc(be, bytes), dtype, CAP, G * HD);
     be->ops->zero(be, c.ck), be->ops->zero(be, c.cv);
     dg_mat k = random_rows(be, LEN + N, G * HD, &seed), v = random_rows(be, LEN + N, G * HD, &seed);
-    be->ops->kv_put(be, c.ck, c.cv, 0, k, v, HD);
+    const dg_qkv rows = {.k = k, .v = v, .head_dim = HD};
+    const dg_attn_seg all = {.k = c.ck, .v = c.cv, .win = LEN + N, .n = LEN + N, .mask = DG_MASK_CAUSAL};
+    be->ops->qkv(be, &rows, &all, 1);
     int32_t pos[N];
     for (int32_t i = 0; i < N; i++) pos[i] = LEN + i;
     c.pos = be->ops->alloc(be, sizeof pos);
