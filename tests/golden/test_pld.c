@@ -152,11 +152,9 @@ static void test_drafter(void **state) {
     const int64_t live = dg_mem_live();
     const int32_t ids[] = {6, 7, 0, 5, 6, 7, 1, 2, 3, 4, 8, 9, 9, 5, 6, 7};
     const int32_t n = sizeof ids / sizeof *ids;
-    const int32_t layer[1] = {0}, *taps = layer;
     dg_drafter_env env = {.context = 20, .source = 4};
     void *block;
     dg_drafter *d = make(&env, &block);
-    assert_int_equal(dg_pld.taps(d, &taps), 0);
 
     dg_tree t;
     dg_tree_reset(&t, 5);
