@@ -12,6 +12,7 @@ enum {
     LATE = 4,   /* rounds that the pace of the machine is taken over */
     LOOK = 16,  /* every so many rounds a neighbour of the best size may be measured */
     STALE = 64, /* once it has not been for so many */
+    DOUBT = 8,  /* rounds after which a plain step is measured again, where drafting promises little */
     MANY = 16,  /* rows of a prompt that tell what one of many costs */
     SPAN = 4,   /* rows that this counts as, beside measured ones */
     PLAIN = 2,  /* plain rounds to begin with: the first is slow, its weights come from afar */
@@ -23,6 +24,7 @@ enum {
 };
 static const double decay = 0.9, better = 1.02, worth = 1.03, accept_most = 16, accept_prior = 2;
 static const double row_guess = 0.25; /* a further row's price in plain steps, before anything is known of it */
+static const double little = 1.25;    /* of plain decoding's rate */
 static const double look_least = 0.9; /* of the best rate: what a look at a neighbour must promise */
 
 int32_t dg_budget_rows(int32_t i) {
@@ -243,6 +245,9 @@ int32_t dg_budget_cut(const dg_budget *b, const dg_tree *t) {
     if (!(b->pace > 0)) return 0;
     double tokens[DG_BUDGET_SIZES];
     const int32_t best = best_size(b, t, tokens);
+    /* The first plain steps, behind a prompt, may have been slow, and rows look cheap beside them: a small gain may be none. */
+    const bool doubtful = tokens[best] / round_cost(b, best) < little / round_cost(b, 0);
+    if (doubtful && b->round - b->last_seen[0] >= DOUBT) return 0;
     return size[b->round % LOOK ? best : look_around(b, best, size_index(t->n), tokens)] - 1;
 }
 

@@ -1,5 +1,5 @@
-n_arm = 14
-array a_arm[14]
+n_arm = 13
+array a_arm[13]
 a_arm[1] = "plain"
 a_arm[2] = "pld"
 a_arm[3] = "ngram"
@@ -12,10 +12,9 @@ a_arm[9] = "ngram-dflash"
 a_arm[10] = "fused"
 a_arm[11] = "fused-auto"
 a_arm[12] = "eagle3"
-a_arm[13] = "prune-only"
-a_arm[14] = "graft-eagle3"
-n_drafting = 13
-array a_drafting[13]
+a_arm[13] = "graft-eagle3"
+n_drafting = 12
+array a_drafting[12]
 a_drafting[1] = "pld"
 a_drafting[2] = "ngram"
 a_drafting[3] = "recycling"
@@ -27,16 +26,16 @@ a_drafting[8] = "ngram-dflash"
 a_drafting[9] = "fused"
 a_drafting[10] = "fused-auto"
 a_drafting[11] = "eagle3"
-a_drafting[12] = "prune-only"
-a_drafting[13] = "graft-eagle3"
-n_category = 6
-array a_category[6]
+a_drafting[12] = "graft-eagle3"
+n_category = 7
+array a_category[7]
 a_category[1] = "agent"
 a_category[2] = "chat"
 a_category[3] = "code"
 a_category[4] = "edit"
-a_category[5] = "maths"
-a_category[6] = "summarise"
+a_category[5] = "long"
+a_category[6] = "maths"
+a_category[7] = "summarise"
 n_source = 8
 array a_source[8]
 a_source[1] = "pld"
@@ -47,8 +46,8 @@ a_source[5] = "graft"
 a_source[6] = "fused"
 a_source[7] = "eagle3"
 a_source[8] = "fill"
-n_family = 13
-array a_family[13]
+n_family = 12
+array a_family[12]
 a_family[1] = "pld"
 a_family[2] = "ngram"
 a_family[3] = "recycling"
@@ -60,5 +59,4 @@ a_family[8] = "ngram-dflash"
 a_family[9] = "fused"
 a_family[10] = "fused-auto"
 a_family[11] = "eagle3"
-a_family[12] = "prune-only"
-a_family[13] = "graft-eagle3"
+a_family[12] = "graft-eagle3"
