@@ -78,7 +78,8 @@ int32_t dg_budget_begin(dg_budget *b, int32_t room, bool *network);
  * round, for which dg_budget_begin asked for them. Not called where the budget is fixed. */
 bool dg_budget_sure(dg_budget *b, const dg_tree *t);
 
-/* How many of the proposed nodes are worth verifying: those with the best scores. */
+/* How many of the proposed nodes are worth verifying: those with the best scores. None where little is promised and the
+ * plain step, the measure of it all, was not taken for a while. */
 int32_t dg_budget_cut(const dg_budget *b, const dg_tree *t);
 
 /* What the round came to. Seconds: drafting, verifying, everything else. */

@@ -87,7 +87,7 @@ static dg_status tell_round(dg_session *s, int32_t n) {
 
 /* ---- propose ---------------------------------------------------------------------------------- */
 
-/* The tree of all drafters, or of those without networks. */
+/* The tree of all drafters, or of those without networks. May be asked for twice in a round. */
 static dg_status ask_drafters(dg_session *s, int32_t budget, bool network) {
     dg_tree_reset(&s->tree, s->token[s->n_token - 1]);
     s->offer.lattice.n_depth = s->offer.scored.n = 0;
