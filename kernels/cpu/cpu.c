@@ -186,9 +186,9 @@ static const char *cpu_describe(const void *ctx) { return ((const dg_cpu *)ctx)-
 
 void dg_cpu_run_locked(dg_cpu *cpu, int64_t work, dg_team_fn *fn, void *arg) {
     if (cpu->team && work >= WORTH_SHARING) {
-        const int64_t most = (int64_t)cpu->n_thread * CHUNKS_PER_THREAD;
-        int64_t chunks = work / CHUNK < most ? work / CHUNK : most;
-        if (chunks < cpu->n_thread) chunks = cpu->n_thread;
+        /* the same number for all: of three chunks on two threads the last would be waited for */
+        const int64_t each = work / CHUNK / cpu->n_thread + 1;
+        const int64_t chunks = cpu->n_thread * (each < CHUNKS_PER_THREAD ? each : CHUNKS_PER_THREAD);
         dg_team_run(cpu->team, (int32_t)chunks, fn, arg);
     } else {
         fn(arg, 0, 0, 1);

@@ -7,7 +7,7 @@
  * broadcasting load, which is cheaper than moving it between lanes. */
 typedef struct opened {
     float scale[16];
-    uint8_t q[256]; /* Q5_K, Q6_K: the codes, a byte each */
+    uint8_t q[256]; /* Q5_K, Q6_K: the codes, a byte each; 16-bit: the block, read a whole line at a time */
 } opened;
 typedef void open_fn(const uint8_t *block, opened *o);
 typedef void decode_fn(const uint8_t *block, int unit, const opened *o, v16 w[2]);
@@ -21,18 +21,18 @@ ALWAYS_INLINE void decode_f32(const uint8_t *b, int unit, const opened *o, v16 w
     w[1] = v16_load(b + 64);
 }
 
-ALWAYS_INLINE void open_f16(const uint8_t *b, opened *o) { (void)b, (void)o; }
+ALWAYS_INLINE void open_f16(const uint8_t *b, opened *o) { memcpy(o->q, b, 64); }
 ALWAYS_INLINE void decode_f16(const uint8_t *b, int unit, const opened *o, v16 w[2]) {
-    (void)unit, (void)o;
-    w[0] = v16_load_f16(b);
-    w[1] = v16_load_f16(b + 32);
+    (void)unit, (void)b;
+    w[0] = v16_load_f16(o->q);
+    w[1] = v16_load_f16(o->q + 32);
 }
 
-ALWAYS_INLINE void open_bf16(const uint8_t *b, opened *o) { (void)b, (void)o; }
+ALWAYS_INLINE void open_bf16(const uint8_t *b, opened *o) { memcpy(o->q, b, 64); }
 ALWAYS_INLINE void decode_bf16(const uint8_t *b, int unit, const opened *o, v16 w[2]) {
-    (void)unit, (void)o;
-    w[0] = v16_load_bf16(b);
-    w[1] = v16_load_bf16(b + 32);
+    (void)unit, (void)b;
+    w[0] = v16_load_bf16(o->q);
+    w[1] = v16_load_bf16(o->q + 32);
 }
 
 enum { UNITS_q8_0 = 1, BYTES_q8_0 = 34 };
@@ -203,7 +203,7 @@ ALWAYS_INLINE void fused_tile(const dg_matmul_args *a, open_fn *open, decode_fn 
     const uint8_t *ahead = block[0] + AHEAD * FUSED_OUTS * stride;
     for (int32_t i = 0; i < blocks; i++) {
         opened state[FUSED_OUTS];
-        for (size_t line = 0; line < FUSED_OUTS * bytes; line += 64) __builtin_prefetch(ahead + line);
+        for (size_t line = 0; line < FUSED_OUTS * bytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
         ahead += FUSED_OUTS * bytes;
 #pragma GCC unroll 4
         for (int j = 0; j < FUSED_OUTS; j++) open(block[j], &state[j]);

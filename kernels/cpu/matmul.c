@@ -8,20 +8,31 @@
 
 typedef struct matmul_job {
     dg_cpu *cpu;
-    dg_matmul_args args;
+    dg_mat x;
+    const dg_product *product;
+    int32_t n, rows; /* rows: of the weights of all products */
+    bool add;
 } matmul_job;
 
+/* Outputs are numbered through all products. */
 static void matmul_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
     const matmul_job *job = arg;
     const dg_cpu_scratch *scratch = &job->cpu->scratch[worker];
-    int32_t m0, m1;
-    const int32_t rows = job->args.w.rows; /* whole panels, or whole tiles where that is too coarse */
-    dg_split(rows,
-             rows >= 32 * n_chunk  ? DG_PANEL_OUTS
-             : rows >= 4 * n_chunk ? 4
-                                   : 1,
-             chunk, n_chunk, &m0, &m1);
-    if (m0 < m1) job->cpu->isa->matmul(&job->args, m0, m1, scratch->panel, scratch->sums);
+    const int32_t grain = job->rows >= 32 * n_chunk ? DG_PANEL_OUTS : job->rows >= 4 * n_chunk ? 4 : 1;
+    int32_t m0, m1, base = 0; /* whole panels, or whole tiles where that is too coarse */
+    dg_split(job->rows, grain, chunk, n_chunk, &m0, &m1);
+    for (int32_t i = 0; i < job->n; base += job->product[i++].w.rows) {
+        const dg_product *p = &job->product[i];
+        const int32_t from = m0 > base ? m0 - base : 0, to = m1 - base < p->w.rows ? m1 - base : p->w.rows;
+        const dg_matmul_args args = {p->out, job->x, p->w, p->bias, job->add};
+        if (from < to) job->cpu->isa->matmul(&args, from, to, scratch->panel, scratch->sums);
+    }
+}
+
+static void matmul_plain(dg_cpu *cpu, dg_mat x, const dg_product *product, int32_t n, bool add) {
+    matmul_job job = {cpu, x, product, n, 0, add};
+    for (int32_t i = 0; i < n; i++) job.rows += product[i].w.rows;
+    if (job.rows) dg_cpu_run(cpu, (int64_t)job.rows * x.cols / DG_LANES * (2 + x.rows), matmul_part, &job);
 }
 
 /* ---- packed weights ---- */
@@ -135,20 +146,13 @@ static void matmul_packed(dg_cpu *cpu, dg_mat x, const dg_product *product, int3
 }
 
 void dg_cpu_matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t n, bool add) {
-    dg_cpu *cpu = dg_cpu_of(be);
     if (x.rows == 0) return;
-    for (int32_t i = 0; i < n; ) {
-        int32_t together = 0;
-        while (i + together < n && product[i + together].w.packed && product[i + together].w.coarse == product[i].w.coarse)
-            together++;
-        if (together) {
-            matmul_packed(cpu, x, product + i, together, add);
-            i += together;
-            continue;
+    for (int32_t i = 0, together; i < n; i += together) {
+        const dg_mat first = product[i].w;
+        for (together = 1; i + together < n; together++) {
+            const dg_mat w = product[i + together].w;
+            if (w.packed != first.packed || w.coarse != first.coarse) break;
         }
-        const dg_product *p = &product[i++];
-        if (p->w.rows == 0) continue;
-        matmul_job job = {cpu, {p->out, x, p->w, p->bias, add}};
-        dg_cpu_run(cpu, (int64_t)p->w.rows * p->w.cols / DG_LANES * (2 + x.rows), matmul_part, &job);
+        (first.packed ? matmul_packed : matmul_plain)(dg_cpu_of(be), x, product + i, together, add);
     }
 }

@@ -327,6 +327,35 @@ static void test_packed_rows_alone(void **state) {
     on_every_cpu(packed_rows_alone);
 }
 
+/* Weights as they are in the file, of several types and sizes in one call, and one by one: the same bits. */
+static void plain_together(dg_backend *be) {
+    static const dg_dtype type[] = {DG_BF16, DG_BF16, DG_F16, DG_F32, DG_Q8_0};
+    static const int32_t outs[] = {37, 0, 5, 130, 64};
+    enum { N = sizeof type / sizeof *type };
+    for (int32_t n = 1; n <= 6; n += 5) { /* few rows and many */
+        uint64_t seed = 10;
+        operands o[N];
+        dg_product p[N];
+        for (int i = 0; i < N; i++) {
+            o[i] = operands_new((shape){n, outs[i] ? outs[i] : 1, 96, 0, i % 2}, type[i], &seed);
+            p[i] = (dg_product){mat_new(DG_F32, n, o[i].w.rows, 2), o[i].w, o[i].bias};
+            if (!outs[i]) p[i].out.cols = p[i].w.rows = 0, p[i].bias.data = NULL;
+            dg_matmul(be, o[i].out, o[0].x, o[i].w, o[i].bias, false);
+        }
+        be->ops->matmul(be, o[0].x, p, N, false);
+        for (int i = 0; i < N; i++) {
+            if (outs[i]) check_same(p[i].out, o[i].out, dg_dtype_get(type[i])->name);
+            mat_free(p[i].out);
+            operands_free(o[i]);
+        }
+    }
+}
+
+static void test_plain_together(void **state) {
+    (void)state;
+    on_every_cpu(plain_together);
+}
+
 /* Threads, and the instruction sets with FMA among each other, to the bit; coarse weights as an 8-bit backend. */
 static void test_packed_threads(void **state) {
     (void)state;
@@ -584,6 +613,7 @@ int main(void) {
         cmocka_unit_test(test_packed_reference),
         cmocka_unit_test(test_packed_extremes),
         cmocka_unit_test(test_packed_rows_alone),
+        cmocka_unit_test(test_plain_together),
         cmocka_unit_test(test_odd_activations),
     };
     const struct CMUnitTest loose[] = {
