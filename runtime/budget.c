@@ -23,7 +23,9 @@ enum {
     NEW_TEXT = 4 /* rounds to a trial after a new text */
 };
 static const double decay = 0.9, better = 1.02, worth = 1.03, accept_most = 16, accept_prior = 2;
+static const double first_trust = 0.8; /* in a promise, greedy, before anything came of any */
 static const double row_guess = 0.25; /* a further row's price in plain steps, before anything is known of it */
+static const double slower = 1.2;     /* than the pace: rather the machine than the costs */
 static const double little = 1.25;    /* of plain decoding's rate */
 static const double look_least = 0.9; /* of the best rate: what a look at a neighbour must promise */
 
@@ -38,8 +40,9 @@ static int32_t size_index(int32_t n) {
     return i;
 }
 
-void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network) {
+void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network, double temperature) {
     *b = (dg_budget){.most = budget ? budget : most,
+                     .trust = first_trust / (1 + temperature),
                      .fixed = budget > 0,
                      .network = network,
                      .on = network,
@@ -117,15 +120,28 @@ static void set_pace(dg_budget *b, double seconds) {
     b->row_price = b->prompt_row > 0 ? b->prompt_row / seconds : row_guess;
 }
 
-/* A pass over one row is the measure of all others, which tell the pace by what they cost before. */
+/* A plain step was faster than the pace: other work only slows a machine, so what was measured by that pace looked cheaper
+ * than it is, and the next looks at each count for more. */
+static void doubt_costs(dg_budget *b, double verify) {
+    if (b->n_seen[0] <= PLAIN)
+        set_pace(b, verify);
+    else
+        b->pace = verify;
+    for (int32_t i = 1; i < DG_BUDGET_SIZES; i++)
+        if (b->n_seen[i] > LATE - 1) b->n_seen[i] = LATE - 1;
+}
+
+/* A pass over one row is the measure of all others. Those tell the pace by what they cost before, unless they are but a little
+ * slower than that: then it is they that cost more. */
 static void learn_cost(dg_budget *b, int32_t rows, double verify) {
     const int32_t i = size_index(rows);
     if (!(b->pace > 0)) set_pace(b, verify / (1 + row_guess * (rows - 1)));
     const double pace = b->pace;
-    b->pace = mean(pace, verify / (b->n_seen[0] ? cost_of(b, rows) : 1 + row_guess * (rows - 1)), b->round, LATE);
+    const double plain = verify / (b->n_seen[0] ? cost_of(b, rows) : 1 + row_guess * (rows - 1));
+    if (rows == 1 || plain < pace || plain > slower * pace) b->pace = mean(pace, plain, b->round, LATE);
     if (size[i] == rows) {
         b->n_seen[i]++;
-        if (i == 0 && b->n_seen[0] <= PLAIN && verify < pace) set_pace(b, verify);
+        if (i == 0 && verify < pace) doubt_costs(b, verify);
         b->cost[i] = i ? mean(b->cost[i], verify / pace, b->n_seen[i], MEAN) : 1;
         b->last_seen[i] = b->round;
     }
@@ -159,7 +175,7 @@ int32_t dg_budget_bin(double p) {
  * kept. In a trial it is believed halfway: what used to be wrong may be right by now. */
 static double corrected(const dg_budget *b, double p) {
     const int32_t i = dg_budget_bin(p);
-    const double kept = (b->accepted[b->use][i] + accept_prior) / (b->promised[b->use][i] + accept_prior);
+    const double kept = (b->accepted[b->use][i] + b->trust * accept_prior) / (b->promised[b->use][i] + accept_prior);
     p *= b->trial && kept < 1 ? (1 + kept) / 2 : kept;
     return p < 1 ? p : 1;
 }

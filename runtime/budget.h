@@ -33,6 +33,7 @@ typedef struct dg_budget {
     /* Acceptance without and with the networks: what the scores of one range of probability promised, and
      * what came of it. Sums that forget. */
     double promised[2][DG_BUDGET_BINS], accepted[2][DG_BUDGET_BINS];
+    double trust; /* in promises of which nothing came yet: scores speak of the likeliest token, a sampler takes others */
 
     /* Whether networks pay: tokens and cost of late rounds without and with them. Decaying sums. */
     double tokens[2], time[2];
@@ -49,7 +50,7 @@ typedef struct dg_budget {
 } dg_budget;
 
 /* budget > 0: fixed, 0: auto with at most `most` nodes. network: there are drafters that cost a pass. */
-void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network);
+void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network, double temperature);
 
 /* What was measured before this session; what is 0 is not known. */
 typedef struct dg_budget_prior {

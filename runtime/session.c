@@ -187,7 +187,7 @@ static dg_status prepare(dg_model *model, const dg_session_options *o, dg_sessio
     }
     bool network = false;
     for (int32_t i = 0; i < s->n_slot; i++) network |= s->slot[i].drafter->ops->network;
-    dg_budget_init(&s->rows, o->budget, s->budget, network);
+    dg_budget_init(&s->rows, o->budget, s->budget, network, (double)o->sampler.temperature);
     if (s->calibration) start_budget(s);
     *out = s;
     return DG_OK;

@@ -19,12 +19,15 @@ typedef struct world {
     float noise;         /* of the clock */
     bool busy;           /* others use the machine now and then: all takes up to twice as long for a while */
     double speed;        /* what `busy` makes of it */
+    double cold;         /* seconds more of the next pass; fades */
     int32_t until;       /* rounds to the next change */
     uint64_t seed;
     double seconds, tokens; /* so far */
     double plain;           /* seconds that the tokens would have taken without drafts */
     int64_t passes;
 } world;
+
+static const double FADE = 0.85;
 
 static double verify_cost(const world *w, int32_t rows) {
     return w->base + w->slope * (rows > w->flat ? rows - w->flat : 0);
@@ -59,7 +62,8 @@ static void step(world *w, dg_budget *b, int32_t room) {
         w->until = 5 + (int32_t)(30 * uniform(&w->seed));
     }
     const double stretch = (1 + (double)w->noise * (double)test_random(&w->seed)) * (w->busy ? w->speed : 1);
-    const double verify = verify_cost(w, t.n) * stretch, draft = network ? w->draft * stretch : 0;
+    const double verify = (verify_cost(w, t.n) + w->cold) * stretch, draft = network ? w->draft * stretch : 0;
+    w->cold *= FADE;
     dg_budget_learn(b, &t, &walk, draft, verify, 0);
     w->seconds += verify + draft;
     w->tokens += walk.n;
@@ -119,7 +123,7 @@ static void test_near_the_best(void **state) {
     for (size_t i = 0; i < sizeof machine / sizeof *machine; i++) {
         world w = machine[i];
         dg_budget b;
-        dg_budget_init(&b, 0, 60, true);
+        dg_budget_init(&b, 0, 60, true, 0);
         run(&w, &b, 200);
         const double rate = run(&w, &b, 1500), best = best_fixed(&w);
         if (rate < 0.9 * best)
@@ -132,7 +136,7 @@ static void test_never_much_slower(void **state) {
     (void)state;
     world w = {.base = 10, .slope = 0.5, .flat = 1, .draft = 6, .claimed = 0.9f, .real = 0, .seed = 7};
     dg_budget b;
-    dg_budget_init(&b, 0, 60, true);
+    dg_budget_init(&b, 0, 60, true, 0);
     run(&w, &b, 64);
     assert_true(w.seconds < 1.1 * 64 * 10); /* the curve is measured first */
     run(&w, &b, 400);
@@ -151,7 +155,7 @@ static void test_honest_drafters_cost_little(void **state) {
     world w = {.base = 10, .slope = 2, .flat = 1, .draft = 2.5, .claimed = 0.15f, .real = 0.1f, .memory = 0.1f, .seed = 12};
     for (int prompt = 0; prompt < 2; prompt++) {
         dg_budget b;
-        dg_budget_init(&b, 0, 60, true);
+        dg_budget_init(&b, 0, 60, true, 0);
         if (prompt) dg_budget_prompt(&b, 40, verify_cost(&w, 40));
         const double rate = run(&w, &b, 64);
         if (rate < 0.98 / w.base) fail_msg("%s a prompt: %.3f of plain", prompt ? "behind" : "without", rate * w.base);
@@ -167,7 +171,7 @@ static void test_busy_machine(void **state) {
         world w = {.base = 10, .slope = 2.2, .flat = 1, .draft = 3, .claimed = 0.2f, .real = 0.2f, .memory = 0.15f,
                    .noise = 0.03f, .busy = true, .seed = 1000 + (uint64_t)i};
         dg_budget b;
-        dg_budget_init(&b, 0, 60, true);
+        dg_budget_init(&b, 0, 60, true, 0);
         dg_budget_prompt(&b, 40, verify_cost(&w, 40));
         run(&w, &b, 64);
         const double ratio = w.plain / w.seconds;
@@ -177,13 +181,48 @@ static void test_busy_machine(void **state) {
     if (sum / TEXTS < 0.98 || worst < 0.92) fail_msg("%.3f of plain on average, %.3f at worst", sum / TEXTS, worst);
 }
 
+/* Behind a prompt every pass is faster than the one before, until the weights are near: drafts that pay a little less than they
+ * cost do not look cheap beside the first plain steps. */
+static void test_cold_start(void **state) {
+    (void)state;
+    double sum = 0;
+    enum { TEXTS = 200 };
+    for (int i = 0; i < TEXTS; i++) {
+        world w = {.base = 3, .slope = 0.75, .flat = 1, .draft = 0.3, .claimed = 0.25f, .real = 0.2f, .memory = 0.2f,
+                   .cold = 1.5, .noise = 0.02f, .seed = 3000 + (uint64_t)i};
+        const double cold = w.cold / (1 - FADE); /* all of it */
+        dg_budget b;
+        dg_budget_init(&b, 0, 60, true, 0);
+        dg_budget_prompt(&b, 100, 60);
+        run(&w, &b, 64);
+        sum += (w.plain + cold) / w.seconds;
+    }
+    if (sum / TEXTS < 0.97) fail_msg("%.3f of plain on average", sum / TEXTS);
+}
+
+/* A sampler takes others than the likeliest token: before anything came of them, promises count for less the hotter it is. */
+static void test_trust_and_temperature(void **state) {
+    (void)state;
+    int32_t kept[2];
+    for (int hot = 0; hot < 2; hot++) {
+        world w = {.base = 10, .slope = 3.5, .flat = 1, .memory = 0.6f, .seed = 15};
+        dg_budget b;
+        dg_budget_init(&b, 0, 60, false, 1.3 * hot);
+        dg_budget_prompt(&b, 100, 350);
+        run(&w, &b, 3);
+        kept[hot] = b.kept;
+    }
+    assert_true(kept[0] > 0);
+    assert_int_equal(kept[1], 0);
+}
+
 /* The first step behind a prompt is slow. What drafts cost is not measured by it, and plain steps are measured again even where
  * drafts always pay. */
 static void test_measure_of_plain_steps(void **state) {
     (void)state;
     world w = {.base = 10, .slope = 2, .flat = 1, .draft = 1, .claimed = 0.9f, .real = 0.9f, .seed = 14};
     dg_budget b;
-    dg_budget_init(&b, 0, 60, true);
+    dg_budget_init(&b, 0, 60, true, 0);
     world cold = w;
     cold.base = 16;
     run(&cold, &b, 1);
@@ -202,7 +241,7 @@ static void test_prompt_tells_the_price(void **state) {
     (void)state;
     world w = {.base = 10, .slope = 0.05, .flat = 64, .draft = 1, .claimed = 0.9f, .real = 0.9f, .seed = 13};
     dg_budget b;
-    dg_budget_init(&b, 0, 60, true);
+    dg_budget_init(&b, 0, 60, true, 0);
     dg_budget_prompt(&b, 7, 70); /* too few rows to tell */
     run(&w, &b, 1);
     assert_true(dg_budget_cost(&b, 17) > 20);
@@ -229,14 +268,14 @@ static void test_memory_without_network(void **state) {
                .memory = 0.7f,
                .seed = 8};
     dg_budget b;
-    dg_budget_init(&b, 0, 60, true);
+    dg_budget_init(&b, 0, 60, true, 0);
     run(&w, &b, 100);
     w.passes = 0;
     const double rate = run(&w, &b, 1000);
     w.draft = 0;
     assert_true(rate > 0.9 * best_fixed(&w));
     assert_true(w.passes < 60);
-    dg_budget_init(&b, 0, 60, false); /* a session without networks */
+    dg_budget_init(&b, 0, 60, false, 0); /* a session without networks */
     w.passes = 0;
     assert_true(run(&w, &b, 300) > 0.85 * best_fixed(&w));
     assert_int_equal(w.passes, 0);
@@ -246,7 +285,7 @@ static void test_recovers(void **state) {
     (void)state;
     world w = {.base = 10, .slope = 0.3, .flat = 1, .draft = 3, .claimed = 0.8f, .real = 0.05f, .seed = 9};
     dg_budget b;
-    dg_budget_init(&b, 0, 60, true);
+    dg_budget_init(&b, 0, 60, true, 0);
     run(&w, &b, 600);
     assert_false(b.on);
     w.real = 0.9f; /* the text turns predictable */
@@ -270,7 +309,7 @@ static void test_stall_and_curve(void **state) {
                .noise = 0.5f,
                .seed = 10};
     dg_budget b;
-    dg_budget_init(&b, 0, 60, true);
+    dg_budget_init(&b, 0, 60, true, 0);
     run(&w, &b, 300);
     for (int32_t i = 1; i < DG_BUDGET_SIZES; i++) assert_true(b.curve[i] >= b.curve[i - 1]);
     assert_true(dg_budget_cost(&b, 1) > 5 && dg_budget_cost(&b, 1) < 15);
@@ -297,7 +336,7 @@ static void test_memory_is_sure(void **state) {
     world w = {.base = 0.003, .slope = 0.0005, .flat = 1, .draft = 0.0012, .claimed = 0.75f, .real = 0.75f,
                .memory = 0.95f, .knows = 50, .seed = 5};
     dg_budget b;
-    dg_budget_init(&b, 0, 60, true);
+    dg_budget_init(&b, 0, 60, true, 0);
     run(&w, &b, 200);
     /* plain steps that a token of either half takes: 0.66 with the network, 0.28 of memory */
     const double best = 2 / (0.66 + 0.28);
@@ -308,7 +347,7 @@ static void test_fixed(void **state) {
     (void)state;
     world w = {.base = 10, .slope = 9, .flat = 1, .draft = 90, .claimed = 0.9f, .real = 0, .seed = 11};
     dg_budget b;
-    dg_budget_init(&b, 12, 63, true);
+    dg_budget_init(&b, 12, 63, true, 0);
     for (int i = 0; i < 50; i++) {
         bool network = false;
         assert_int_equal(dg_budget_begin(&b, i, &network), i < 12 ? i : 12);
@@ -330,7 +369,8 @@ int main(void) {
         cmocka_unit_test(test_memory_without_network), cmocka_unit_test(test_recovers),
         cmocka_unit_test(test_stall_and_curve),        cmocka_unit_test(test_fixed),
         cmocka_unit_test(test_honest_drafters_cost_little), cmocka_unit_test(test_prompt_tells_the_price),
-        cmocka_unit_test(test_memory_is_sure),
+        cmocka_unit_test(test_memory_is_sure), cmocka_unit_test(test_cold_start),
+        cmocka_unit_test(test_trust_and_temperature),
         cmocka_unit_test(test_busy_machine), cmocka_unit_test(test_measure_of_plain_steps),
     };
     return cmocka_run_group_tests_name("budget", t, NULL, NULL);

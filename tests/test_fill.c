@@ -294,7 +294,7 @@ static void test_host_time(void **state) {
     void *block = host.base;
     dg_beam_layout(&beam, 10, 8, &host);
     static dg_budget budget;
-    dg_budget_init(&budget, 0, 60, true);
+    dg_budget_init(&budget, 0, 60, true, 0);
     double best = 1, fill = 1;
     for (int again = 0; again < 300; again++) {
         static dg_tree t;
