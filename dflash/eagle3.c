@@ -434,7 +434,8 @@ static dg_status eagle3_propose(dg_drafter *base, dg_tree *tree, int32_t budget)
             d->stopped = d->base.cut = d->beam.passes - 1;
             break;
         }
-        if (d->beam.passes > d->depth || (!d->full && dg_beam_settled(&d->beam, budget))) break;
+        if (d->beam.passes > d->depth || d->beam.passes >= tree->deepest) break;
+        if (!d->full && dg_beam_settled(&d->beam, budget)) break;
         DG_TRY(expand(d));
     }
     dg_kv_truncate(&d->kv, d->kv.len);

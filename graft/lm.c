@@ -226,7 +226,8 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     drafter *d = (drafter *)base;
     if (t->n > budget) return DG_OK;
     DG_TRY(catch_up(d));
-    const int32_t waiting = d->n - d->kv.len, limit = d->tokens && d->tokens < budget ? d->tokens : budget;
+    const int32_t waiting = d->n - d->kv.len, deepest = t->deepest < budget ? t->deepest : budget;
+    const int32_t limit = d->tokens && d->tokens < deepest ? d->tokens : deepest;
     d->chain[0] = t->token[0];
     d->score[0] = 0;
     d->n_chain = 1;

@@ -22,11 +22,8 @@ double dg_now(void) {
 static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 
-/* Nodes that this round may verify besides the root: the last of them must still fit context and limit, as a
- * round appends up to one token more than it accepts. */
-static int32_t room(const dg_session *s) {
-    return min32(s->budget, min32(s->context - s->n_token, s->limit) - 1);
-}
+/* Nodes that this round may verify besides the root: all of them must fit the context. */
+static int32_t room(const dg_session *s) { return s->limit > 1 ? min32(s->budget, s->context - s->n_token - 1) : 0; }
 
 /* ---- what drafters are told ------------------------------------------------------------------- */
 
@@ -90,6 +87,7 @@ static dg_status tell_round(dg_session *s, int32_t n) {
 /* The tree of all drafters, or of those without networks. May be asked for twice in a round. */
 static dg_status ask_drafters(dg_session *s, int32_t budget, bool network) {
     dg_tree_reset(&s->tree, s->token[s->n_token - 1]);
+    s->tree.deepest = s->limit - 1; /* a round appends one token more than it accepts */
     s->offer.lattice.n_depth = s->offer.scored.n = 0;
     for (int32_t i = 0; i < s->n_slot && budget > 0; i++) {
         dg_drafter *d = s->slot[i].drafter;
@@ -98,6 +96,7 @@ static dg_status ask_drafters(dg_session *s, int32_t budget, bool network) {
         DG_TRY(d->ops->propose(d, &s->tree, budget));
         assert(s->tree.n <= budget + 1);
     }
+    dg_tree_trim(&s->tree);
     return DG_OK;
 }
 

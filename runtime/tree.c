@@ -6,6 +6,7 @@
 
 void dg_tree_reset(dg_tree *t, int32_t root_token) {
     t->n = 1;
+    t->deepest = DG_TREE_MAX;
     t->token[0] = root_token;
     t->parent[0] = -1;
     t->depth[0] = 0;
@@ -40,6 +41,30 @@ int32_t dg_tree_append(dg_tree *t, int32_t parent, int32_t token, float score, i
     return i;
 }
 
+/* Keeps what `keep` says, which is ancestor-closed and has the root. */
+static void compact(dg_tree *t, const bool *keep, int16_t *map) {
+    int32_t kept = 0;
+    for (int32_t i = 0; i < t->n; i++) {
+        map[i] = -1;
+        if (!keep[i]) continue;
+        const int32_t to = kept++;
+        map[i] = (int16_t)to;
+        t->token[to] = t->token[i];
+        t->parent[to] = i ? map[t->parent[i]] : -1;
+        t->depth[to] = t->depth[i];
+        t->source[to] = t->source[i];
+        t->score[to] = t->score[i];
+    }
+    t->n = kept;
+}
+
+void dg_tree_trim(dg_tree *t) {
+    bool keep[DG_TREE_MAX];
+    int16_t map[DG_TREE_MAX];
+    for (int32_t i = 0; i < t->n; i++) keep[i] = t->depth[i] <= t->deepest;
+    compact(t, keep, map);
+}
+
 void dg_tree_prune(dg_tree *t, int32_t n_keep, int16_t *map) {
     /* Rank by (score down, index up). A child never outranks its parent: its score is no higher and its
      * index is. */
@@ -54,20 +79,7 @@ void dg_tree_prune(dg_tree *t, int32_t n_keep, int16_t *map) {
     for (int32_t r = 0; r < n && r < n_keep; r++) keep[order[r]] = true;
 
     int16_t own[DG_TREE_MAX];
-    if (!map) map = own;
-    int32_t kept = 0;
-    for (int32_t i = 0; i < t->n; i++) {
-        map[i] = -1;
-        if (!keep[i]) continue;
-        const int32_t to = kept++;
-        map[i] = (int16_t)to;
-        t->token[to] = t->token[i];
-        t->parent[to] = i ? map[t->parent[i]] : -1;
-        t->depth[to] = t->depth[i];
-        t->source[to] = t->source[i];
-        t->score[to] = t->score[i];
-    }
-    t->n = kept;
+    compact(t, keep, map ? map : own);
 }
 
 void dg_tree_bits(const dg_tree *t, uint64_t (*bits)[DG_MASK_WORDS]) {

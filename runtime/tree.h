@@ -11,7 +11,8 @@
 #include "kernels/ops.h"
 
 typedef struct dg_tree {
-    int32_t n; /* nodes, root included */
+    int32_t n;       /* nodes, root included */
+    int32_t deepest; /* nodes below this depth cannot become text: who pays for depth stops there */
     int32_t token[DG_TREE_MAX];
     int16_t parent[DG_TREE_MAX]; /* root: -1 */
     uint8_t depth[DG_TREE_MAX];  /* root: 0 */
@@ -28,6 +29,7 @@ typedef struct dg_lattice {
     int32_t width;     /* candidates of each depth, >= 1; more than the budget are never looked at */
 } dg_lattice;
 
+/* The root alone, of any depth. */
 void dg_tree_reset(dg_tree *t, int32_t root_token);
 
 /* Child of `parent` with `token`, made if absent; its index, or -1 when the tree is full. The score of a new
@@ -45,6 +47,9 @@ int32_t dg_tree_child(const dg_tree *t, int32_t node, int32_t token);
 /* Keeps the root and the n_keep best-scored other nodes (ties: the lower index), reindexed in order. Scores never rise
  * along a path, so what is kept is ancestor-closed. map[old] = new or -1, if not NULL. */
 void dg_tree_prune(dg_tree *t, int32_t n_keep, int16_t *map);
+
+/* Drops the nodes below t->deepest. */
+void dg_tree_trim(dg_tree *t);
 
 /* bits[n][DG_MASK_WORDS]: ancestor-or-self sets of every node. */
 void dg_tree_bits(const dg_tree *t, uint64_t (*bits)[DG_MASK_WORDS]);

@@ -440,6 +440,16 @@ static void test_early_stops(void **state) {
     assert_int_equal(deep, 40 - 3);
     close_setup(&u);
 
+    open_gated(&u, "topk=5,depth=7,full=1"); /* no pass for what is too deep to become text */
+    dg_tree_reset(&tree, text[N_TEXT - 1]);
+    tree.deepest = 3;
+    u.drafter->passes = 0;
+    check_ok(u.drafter->ops->propose(u.drafter, &tree, 40));
+    assert_int_equal(u.drafter->passes, 3);
+    assert_int_equal(tree.n, 41);
+    for (int32_t i = 1; i < tree.n; i++) assert_in_range(tree.depth[i], 1, 3);
+    close_setup(&u);
+
     open_gated(&u, "topk=1,depth=20,full=1,svip=0.0001");
     propose(&u, &tree, text[N_TEXT - 1]);
     assert_int_equal(tree.n, 2);

@@ -273,6 +273,31 @@ static void test_limit_and_context(void **state) {
     dg_session_free(s);
 }
 
+/* Near the limit a tree gets no narrower, only as shallow as what may still become text. */
+static void test_limit_cuts_depth(void **state) {
+    (void)state;
+    const dg_draft bushy = {.name = "random"};
+    const dg_session_options o = {.context = CONTEXT, .budget = 40, .draft = &bushy, .n_draft = 1, .ignore_stop_tokens = true};
+    int32_t want[N_NEW];
+    plain(want, N_NEW, 0, 0);
+    dg_session *s = create(&o);
+    check_ok(dg_session_sync(s, prompt, N_PROMPT));
+    for (size_t limit = 1, n, total; limit <= 4; limit++) {
+        check_ok(dg_session_rewind(s, N_PROMPT));
+        dg_session_limit(s, limit);
+        check_ok(dg_session_step(s, NULL, 0, &n));
+        assert_in_range(n, 1, limit);
+        assert_memory_equal(dg_session_tokens(s, &total) + N_PROMPT, want, n * sizeof *want);
+        int32_t deepest = 0;
+        for (int32_t i = 1; i < s->tree.n; i++)
+            if (s->tree.depth[i] > deepest) deepest = s->tree.depth[i];
+        assert_int_equal(deepest, limit - 1);
+        if (limit == 1) assert_int_equal(s->tree.n, 1);
+        if (limit > 1) assert_true(s->tree.n - 1 > (int32_t)limit); /* more than tokens may follow */
+    }
+    dg_session_free(s);
+}
+
 /* A limit that is used up stays so until there is another; that of dg_session_generate is of one call. */
 static void test_limit_used_up(void **state) {
     (void)state;
@@ -640,6 +665,7 @@ int main(void) {
         cmocka_unit_test(test_logprobs),          cmocka_unit_test(test_seeds_differ),
         cmocka_unit_test(test_stats),             cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_plan), cmocka_unit_test(test_kv_type),              cmocka_unit_test(test_limit_used_up),
+        cmocka_unit_test(test_limit_cuts_depth),
         cmocka_unit_test(test_rounds),
         cmocka_unit_test(test_options_are_copied), cmocka_unit_test(test_dead),
         cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_nothing_behind_stop),

@@ -244,6 +244,31 @@ static void check_bits(const dg_tree *t) {
         for (int32_t w = 0; w < DG_MASK_WORDS; w++) assert_true(bits[i][w] == UINT64_MAX);
 }
 
+/* What is too deep goes, wherever it is; the rest stays as it was. */
+static void test_trim(void **state) {
+    (void)state;
+    uint64_t seed = 21;
+    for (int round = 0; round < 200; round++) {
+        dg_tree t, before;
+        random_tree(&t, &seed, 60);
+        before = t;
+        dg_tree_trim(&t); /* any depth */
+        assert_int_equal(t.n, before.n);
+        t.deepest = pick(&seed, 6);
+        dg_tree_trim(&t);
+        check_tree(&t);
+        int32_t n = 0, map[DG_TREE_MAX];
+        for (int32_t i = 0; i < before.n; i++) {
+            if (before.depth[i] > t.deepest) continue;
+            map[i] = n++;
+            assert_int_equal(t.token[map[i]], before.token[i]);
+            assert_int_equal(t.parent[map[i]], i ? map[before.parent[i]] : -1);
+            assert_true(t.score[map[i]] == before.score[i] && t.source[map[i]] == before.source[i]);
+        }
+        assert_int_equal(t.n, n);
+    }
+}
+
 static void test_bits(void **state) {
     (void)state;
     dg_tree t;
@@ -310,6 +335,7 @@ int main(void) {
         cmocka_unit_test(test_random_trees_hold),
         cmocka_unit_test(test_prune_by_hand),
         cmocka_unit_test(test_prune_random),
+        cmocka_unit_test(test_trim),
         cmocka_unit_test(test_bits),
         cmocka_unit_test(test_print),
     };
