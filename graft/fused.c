@@ -245,6 +245,7 @@ static void expand(drafter *d, int32_t v) {
     x->first = d->n_candidate, x->n = 0;
     x->place.depth = d->built.depth[v] + 1;
     if (v && dg_is_stop(d->base.env->model, d->built.token[v])) return;
+    if (d->built.depth[v] >= d->built.deepest) return;
     add_lattice(d, v);
     add_before(d, v);
     if (d->memory.use_m) add_successors(d, v);
@@ -292,6 +293,7 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     d->n_candidate = d->n_heap = 0;
     clear_rows(d);
     dg_tree_reset(&d->built, t->token[0]);
+    d->built.deepest = t->deepest;
     d->node[0] = (node){.place = {.drafted = DG_RANK_GREEDY}, .p = 1};
     if (d->memory.use_text)
         d->node[0].match =

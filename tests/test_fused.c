@@ -166,6 +166,25 @@ static void test_stop_ends_a_path(void **state) {
     rig_close(&r);
 }
 
+/* Where only so many tokens may still come, the whole budget goes to what is no deeper. */
+static void test_depth_of_use(void **state) {
+    (void)state;
+    uint64_t seed = 3;
+    int32_t id[DEPTHS * WIDTH];
+    float logp[DEPTHS * WIDTH];
+    random_lattice(id, logp, &seed);
+    rig r;
+    rig_open(&r, &dg_fused, V, "m=0,text=0,chain=3");
+    r.offer = (dg_offer){.lattice = {id, logp, DEPTHS, WIDTH}, .source = 1};
+    dg_tree t;
+    dg_tree_reset(&t, 5);
+    t.deepest = 2;
+    rig_propose(&r, &t, WIDTH + WIDTH * WIDTH);
+    assert_int_equal(t.n, 1 + WIDTH + WIDTH * WIDTH);
+    for (int32_t i = 1; i < t.n; i++) assert_in_range(t.depth[i], 1, 2);
+    rig_close(&r);
+}
+
 /* Expected tokens of a tree by the probabilities of its own scores. */
 static double promise(const dg_tree *t) {
     double sum = 0;
@@ -330,7 +349,7 @@ int main(void) {
         cmocka_unit_test(test_most_probable_paths),
         cmocka_unit_test(test_chain_is_safe),
         cmocka_unit_test(test_other_drafters_nodes),
-        cmocka_unit_test(test_stop_ends_a_path),
+        cmocka_unit_test(test_stop_ends_a_path), cmocka_unit_test(test_depth_of_use),
         cmocka_unit_test(test_no_part_promises_more),
         cmocka_unit_test(test_accepts_no_less_than_its_parts),
         cmocka_unit_test(test_learns),
