@@ -452,12 +452,18 @@ static void *c_alloc(size_t bytes) {
     return bytes > SIZE_MAX / 2 ? NULL : aligned_alloc(64, (bytes + 63) / 64 * 64 + (bytes == 0 ? 64 : 0));
 }
 
+static size_t sum_bytes(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_MAX : a + b; }
+
+/* Of the block with the head and the driver's state. */
+static size_t block_bytes(const dg_backend_driver *driver, const dg_backend_options *opt) {
+    return sum_bytes(driver->bytes(opt), HEAD);
+}
+
 size_t dg_backend_bytes(const char *name, const dg_backend_options *opt) {
     int32_t device;
     const dg_backend_driver *driver = find(name, &device);
     if (!driver) return 0;
-    const size_t bytes = driver->bytes(opt);
-    return bytes > SIZE_MAX - HEAD ? SIZE_MAX : bytes + HEAD;
+    return sum_bytes(block_bytes(driver, opt), driver->scratch ? driver->scratch(opt) : 0);
 }
 
 dg_backend *dg_backend_open(const char *name, const dg_backend_options *opt, const char **why) {
@@ -472,7 +478,7 @@ dg_backend *dg_backend_open(const char *name, const dg_backend_options *opt, con
     assert(!set.alloc == !set.free);
     if (!set.alloc) set.alloc = c_alloc, set.free = free;
     reason = "not enough memory for the backend";
-    o = set.alloc(dg_backend_bytes(name, &set));
+    o = set.alloc(block_bytes(driver, &set));
     if (!o) goto out;
     *o = (opened){.driver = driver, .free = set.free};
     o->be.ops = table_of(o);

@@ -13,6 +13,9 @@ typedef struct dg_backend_driver {
     /* Bytes of the block that open() lays its state into; SIZE_MAX if that overflows. */
     size_t (*bytes)(const dg_backend_options *opt);
 
+    /* Bytes that open() takes besides, of the device's memory and of the host's. NULL: none. */
+    size_t (*scratch)(const dg_backend_options *opt);
+
     /* Builds the state in mem (64-byte aligned, bytes() long) and returns it as ops' be->ctx; NULL with
      * *why (static or thread-local) when a resource other than memory is missing. opt->alloc and opt->free are set.
      * Nothing of the block is in use after a failure. */

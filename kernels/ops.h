@@ -258,7 +258,7 @@ const char *dg_backend_describe(const dg_backend *be);
 /* What this build can open, "cpu (portable, avx2), cuda". */
 const char *dg_backend_list(void);
 
-/* Bytes of host memory that dg_backend_open takes with these options (for the memory plan). */
+/* Bytes that dg_backend_open takes with these options, of the host's memory and the device's (for the memory plan). */
 size_t dg_backend_bytes(const char *name, const dg_backend_options *opt);
 
 #endif

@@ -85,8 +85,8 @@ static void rms_norm(dg_backend *be, dg_mat to, dg_mat x, dg_mat w, float eps) {
 
 static void matmul(dg_backend *be, dg_mat x, const dg_product *product, int32_t n, bool add) {
     call c = {.be = be};
-    dg_product p[4];
-    assert(n <= 4);
+    dg_product p[8];
+    assert(n <= 8);
     x = in(&c, x);
     for (int32_t i = 0; i < n; i++) p[i] = (dg_product){out(&c, product[i].out), in(&c, product[i].w), in(&c, product[i].bias)};
     inner->matmul(be, x, p, n, add);

@@ -72,6 +72,33 @@ DG_DEV float dg_load_any(const void *p, int32_t dtype, int64_t i) {
     return dtype == DG_F16 ? dg_f16(bits) : dg_bf16(bits);
 }
 
+/* Products of one x that one launch makes: of weights of one type. Its blocks are numbered through all of them. */
+enum { DG_LAUNCH_PRODUCTS = 4 };
+
+typedef struct dg_launch_product {
+    float *out;
+    const uint8_t *w;
+    const void *bias;
+    int64_t out_stride, w_bytes; /* w_bytes: from one weight row to the next */
+    int32_t bias_dtype, m;
+    int32_t first; /* block */
+} dg_launch_product;
+
+typedef struct dg_launch_products {
+    dg_launch_product of[DG_LAUNCH_PRODUCTS];
+    int32_t n;
+} dg_launch_products;
+
+/* The product that the block belongs to. */
+DG_DEV const dg_launch_product &dg_product_of_block(const dg_launch_products &p, int32_t block) {
+    int32_t i = 0;
+    while (i + 1 < p.n && block >= p.of[i + 1].first) i++;
+    return p.of[i];
+}
+
+/* Lays out n products, where a block makes `outs` outputs; the number of blocks. */
+int32_t dg_cuda_lay_products(dg_launch_products *to, const dg_product *p, int32_t n, int32_t outs);
+
 /* Sums of a warp: every lane gets the same bits, as a pair is added in either order. */
 DG_DEV float dg_warp_sum(float x) {
     for (int step = DG_WARP / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);

@@ -149,16 +149,27 @@ static const char *no_such_device(int32_t device, int count) {
 static const char *no_code(const cudaDeviceProp *p) {
     static __thread char text[200];
     snprintf(text, sizeof text, "%.80s has compute capability %d.%d, for which this build holds no code: build it with "
-             "ARCH=sm_%d%d", p->name, p->major, p->minor, p->major, p->minor);
+             "SMS=%d%d", p->name, p->major, p->minor, p->major, p->minor);
     return text;
 }
 
 static size_t cuda_bytes(const dg_backend_options *) { return sizeof(dg_cuda); }
 
+enum { PARTS = 16 << 20 }; /* floats for states of spans */
+
+/* Activations for packed weights. */
+static size_t cells_of(int32_t max_cols) { return DG_PACKED_ROWS * static_cast<size_t>(max_cols > 0 ? max_cols : 1); }
+
+/* What take_resources takes. */
+static size_t cuda_scratch(const dg_backend_options *opt) {
+    const size_t cells = cells_of(opt->max_cols);
+    return PARTS * sizeof(float) + cells * sizeof(uint32_t) + cells / 32 * sizeof(float) + dg_cuda_lt_bytes(opt->max_cols) +
+           DG_RING_BYTES + 2 * DG_CHUNK_BYTES;
+}
+
 /* Scratch, pinned memory, events. */
 static bool take_resources(dg_cuda *c, const char *what) {
-    enum { PARTS = 16 << 20 };
-    const size_t cells = DG_PACKED_ROWS * static_cast<size_t>(c->max_cols > 0 ? c->max_cols : 1);
+    const size_t cells = cells_of(c->max_cols);
     c->n_part = PARTS;
     bool ok = dg_cuda_ok(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", what) &&
               dg_cuda_ok(c, cudaMalloc(reinterpret_cast<void **>(&c->parts), PARTS * sizeof(float)), "cudaMalloc", what) &&
@@ -285,6 +296,7 @@ extern "C" const dg_backend_driver dg_cuda_driver = {
     .has_devices = true,
     .ops = &ops,
     .bytes = cuda_bytes,
+    .scratch = cuda_scratch,
     .open = cuda_open,
     .close = cuda_close,
     .error = cuda_error,

@@ -108,16 +108,17 @@ static inline int32_t dg_ceil_div(int64_t n, int64_t d) { return static_cast<int
 /* Copies from host memory, which may change on return. The caller has begun an operation. */
 void dg_cuda_upload_long(dg_cuda *c, char *dst, const char *src, size_t bytes);
 
-/* Products by packed weights: x, at most DG_PACKED_ROWS rows, is split once, for all products that follow. */
+/* Products by packed weights: x, at most DG_PACKED_ROWS rows, is split once, for all products that follow. The n products
+ * of a call have weights of one type, all coarse or none, and are one launch; DG_LAUNCH_PRODUCTS at most. */
 void dg_cuda_split(dg_cuda *c, dg_mat x);
-void dg_cuda_multiply_packed(dg_cuda *c, dg_mat x, const dg_product *p, bool add);
+void dg_cuda_multiply_packed(dg_cuda *c, dg_mat x, const dg_product *p, int32_t n, bool add);
 
 /* matmul within an operation: by the kernels of this folder, and of DG_LT_LEAST rows and more by cuBLASLt where it can. */
 void dg_cuda_multiply(dg_cuda *c, dg_mat x, const dg_product *product, int32_t n, bool add);
 void dg_cuda_matmul_lt(dg_cuda *c, dg_mat x, const dg_product *product, int32_t n, bool add);
 
 /* cuBLASLt's handle, and device memory for it: lt_bytes. False where there is no such memory. */
-size_t dg_cuda_lt_bytes(const dg_cuda *c);
+size_t dg_cuda_lt_bytes(int32_t max_cols);
 bool dg_cuda_lt_open(dg_cuda *c, const char *what);
 void dg_cuda_lt_close(dg_cuda *c);
 

@@ -12,6 +12,9 @@
 #include "kernels/quant_tables.c"
 #undef DG_TABLE
 
+/* The quantised types for which a kernel is compiled: X(type) for each. */
+#define DG_QUANT_KERNELS(X) X(DG_Q4_0) X(DG_Q4_1) X(DG_Q5_0) X(DG_Q5_1) X(DG_Q8_0) X(DG_Q4_K) X(DG_Q5_K) X(DG_Q6_K)
+
 DG_DEV uint32_t dg_u16(const uint8_t *p) { return *reinterpret_cast<const uint16_t *>(p); }
 DG_DEV uint32_t dg_u32(const uint8_t *p) { return dg_u16(p) | dg_u16(p + 2) << 16; }
 DG_DEV float dg_f16_at(const uint8_t *p) { return dg_f16(static_cast<uint16_t>(dg_u16(p))); }

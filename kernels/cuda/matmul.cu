@@ -13,18 +13,17 @@ extern "C" {
 enum {
     THREADS = 128,
     OUTS = 2, /* weight rows of a warp */
+    BLOCK_OUTS = OUTS * THREADS / DG_WARP,
     MAX_ROWS = 8,
     PLAIN = -1, ANY = -2 /* kinds of weights that are told apart at run time */
 };
 
 typedef struct product_args {
-    float *out;
+    dg_launch_products products;
     const float *x;
-    const uint8_t *w;
-    const void *bias;
-    int64_t out_stride, x_stride, w_bytes; /* w_bytes: from one weight row to the next */
-    int32_t dtype, bias_dtype;
-    int32_t n, m, k;
+    int64_t x_stride;
+    int32_t dtype; /* of the weights */
+    int32_t n, k;
     bool add;
     bool wide_x, wide_w; /* rows may be loaded 16 bytes at a time */
 } product_args;
@@ -67,17 +66,18 @@ DG_DEV void load_w(const product_args &a, const uint8_t *row, int32_t k, float *
         dg_decode8(KIND == ANY ? a.dtype : KIND, row, k, v);
 }
 
-/* blockIdx: OUTS * THREADS / 32 weight rows, N rows of x. */
+/* blockIdx: BLOCK_OUTS weight rows of a product, N rows of x. */
 template <int KIND, int N> static __global__ void __launch_bounds__(THREADS) stream_kernel(product_args a) {
     const int32_t lane = threadIdx.x % DG_WARP;
-    const int32_t m0 = (blockIdx.x * (THREADS / DG_WARP) + threadIdx.x / DG_WARP) * OUTS, n0 = blockIdx.y * N;
-    if (m0 >= a.m) return;
+    const dg_launch_product &p = dg_product_of_block(a.products, blockIdx.x);
+    const int32_t m0 = (blockIdx.x - p.first) * BLOCK_OUTS + threadIdx.x / DG_WARP * OUTS, n0 = blockIdx.y * N;
+    if (m0 >= p.m) return;
     const uint8_t *w[OUTS];
     const float *x[N];
     float sum[OUTS * N];
     DG_UNROLL
     for (int o = 0; o < OUTS; o++) { /* what lies outside is computed from the last row, and not stored */
-        w[o] = a.w + min(m0 + o, a.m - 1) * a.w_bytes;
+        w[o] = p.w + min(m0 + o, p.m - 1) * p.w_bytes;
         DG_UNROLL
         for (int r = 0; r < N; r++) sum[o * N + r] = 0;
     }
@@ -99,15 +99,15 @@ template <int KIND, int N> static __global__ void __launch_bounds__(THREADS) str
     }
     dg_warp_sums<OUTS * N>(sum);
     const int share = dg_warp_share<OUTS * N>(lane), o = m0 + share / N, r = n0 + share % N;
-    if (lane % (DG_WARP / (OUTS * N)) || o >= a.m || r >= a.n) return;
-    float *out = a.out + r * a.out_stride + o;
-    if (a.bias) sum[0] += dg_load_any(a.bias, a.bias_dtype, o);
+    if (lane % (DG_WARP / (OUTS * N)) || o >= p.m || r >= a.n) return;
+    float *out = p.out + r * p.out_stride + o;
+    if (p.bias) sum[0] += dg_load_any(p.bias, p.bias_dtype, o);
     *out = a.add ? *out + sum[0] : sum[0];
 }
 
-template <int KIND> static void launch(dg_cuda *c, const product_args &a) {
+template <int KIND> static void launch(dg_cuda *c, const product_args &a, int32_t blocks) {
     const int32_t n = a.n > 4 ? 8 : a.n > 2 ? 4 : a.n;
-    const dim3 grid(dg_ceil_div(a.m, OUTS * THREADS / DG_WARP), dg_ceil_div(a.n, n));
+    const dim3 grid(blocks, dg_ceil_div(a.n, n));
     switch (n) {
     case 1: DG_LAUNCH((stream_kernel<KIND, 1>), grid, dim3(THREADS), 0, c->stream, a); break;
     case 2: DG_LAUNCH((stream_kernel<KIND, 2>), grid, dim3(THREADS), 0, c->stream, a); break;
@@ -116,57 +116,81 @@ template <int KIND> static void launch(dg_cuda *c, const product_args &a) {
     }
 }
 
-static bool wide_rows(const void *data, size_t stride_bytes) {
-    return (reinterpret_cast<uintptr_t>(data) | stride_bytes) % 16 == 0;
+int32_t dg_cuda_lay_products(dg_launch_products *to, const dg_product *p, int32_t n, int32_t outs) {
+    int32_t blocks = 0;
+    to->n = n;
+    for (int32_t i = 0; i < n; i++) {
+        dg_launch_product *l = &to->of[i];
+        l->out = static_cast<float *>(p[i].out.data), l->out_stride = p[i].out.stride;
+        l->w = static_cast<const uint8_t *>(p[i].w.data);
+        l->w_bytes = static_cast<int64_t>(dg_dtype_bytes(p[i].w.dtype, static_cast<size_t>(p[i].w.stride)));
+        l->bias = p[i].bias.data, l->bias_dtype = p[i].bias.dtype;
+        l->m = p[i].w.rows, l->first = blocks;
+        blocks += dg_ceil_div(l->m, outs);
+    }
+    return blocks;
 }
 
-static void multiply(dg_cuda *c, dg_mat x, const dg_product *p, bool add) {
+static bool wide_rows(const void *data, int64_t stride_bytes) {
+    return (reinterpret_cast<uintptr_t>(data) | static_cast<uintptr_t>(stride_bytes)) % 16 == 0;
+}
+
+/* Products that go into one launch. */
+static void multiply(dg_cuda *c, dg_mat x, const dg_product *p, int32_t n, bool add) {
     product_args a;
-    a.out = static_cast<float *>(p->out.data), a.out_stride = p->out.stride;
+    const int32_t blocks = dg_cuda_lay_products(&a.products, p, n, BLOCK_OUTS);
     a.x = static_cast<const float *>(x.data), a.x_stride = x.stride;
-    a.w = static_cast<const uint8_t *>(p->w.data), a.dtype = p->w.dtype;
-    a.w_bytes = static_cast<int64_t>(dg_dtype_bytes(p->w.dtype, static_cast<size_t>(p->w.stride)));
-    a.bias = p->bias.data, a.bias_dtype = p->bias.dtype;
-    a.n = x.rows, a.m = p->w.rows, a.k = x.cols, a.add = add;
-    a.wide_x = wide_rows(x.data, static_cast<size_t>(x.stride) * sizeof(float));
-    a.wide_w = wide_rows(p->w.data, static_cast<size_t>(a.w_bytes));
-    if (!a.m) return;
+    a.dtype = p->w.dtype;
+    a.n = x.rows, a.k = x.cols, a.add = add;
+    a.wide_x = wide_rows(x.data, x.stride * static_cast<int64_t>(sizeof(float)));
+    a.wide_w = true;
+    for (int32_t i = 0; i < n; i++) a.wide_w &= wide_rows(a.products.of[i].w, a.products.of[i].w_bytes);
+    if (!blocks) return;
     switch (p->w.dtype) {
-    case DG_Q4_0: launch<DG_Q4_0>(c, a); break;
-    case DG_Q4_1: launch<DG_Q4_1>(c, a); break;
-    case DG_Q5_0: launch<DG_Q5_0>(c, a); break;
-    case DG_Q5_1: launch<DG_Q5_1>(c, a); break;
-    case DG_Q8_0: launch<DG_Q8_0>(c, a); break;
-    case DG_Q4_K: launch<DG_Q4_K>(c, a); break;
-    case DG_Q5_K: launch<DG_Q5_K>(c, a); break;
-    case DG_Q6_K: launch<DG_Q6_K>(c, a); break;
+#define CASE(KIND) \
+    case KIND: launch<KIND>(c, a, blocks); break;
+        DG_QUANT_KERNELS(CASE)
+#undef CASE
     default:
         if (dg_is_quantised(p->w.dtype))
-            launch<ANY>(c, a);
+            launch<ANY>(c, a, blocks);
         else
-            launch<PLAIN>(c, a);
+            launch<PLAIN>(c, a, blocks);
     }
+}
+
+/* How many of the products one launch can make, from the first on. */
+static int32_t alike(const dg_product *p, int32_t n) {
+    int32_t count = 1;
+    while (count < n && count < DG_LAUNCH_PRODUCTS && p[count].w.dtype == p->w.dtype && p[count].w.packed == p->w.packed &&
+           p[count].w.coarse == p->w.coarse)
+        count++;
+    return count;
 }
 
 /* Those of the products that have packed weights, for some rows at a time. */
 static void multiply_packed(dg_cuda *c, dg_mat x, const dg_product *product, int32_t n, bool add) {
     for (int32_t at = 0; at < x.rows; at += DG_PACKED_ROWS) {
         const int32_t most = DG_PACKED_ROWS, rows = x.rows - at < most ? x.rows - at : most;
+        const dg_mat part = dg_mat_rows(x, at, rows);
         bool split = false;
-        for (int32_t i = 0; i < n; i++) {
+        for (int32_t i = 0, count; i < n; i += count) {
+            count = alike(&product[i], n - i);
             if (!product[i].w.packed) continue;
-            if (!split) dg_cuda_split(c, dg_mat_rows(x, at, rows));
+            if (!split) dg_cuda_split(c, part);
             split = true;
-            dg_product p = product[i];
-            p.out = dg_mat_rows(p.out, at, rows);
-            dg_cuda_multiply_packed(c, dg_mat_rows(x, at, rows), &p, add);
+            dg_product p[DG_LAUNCH_PRODUCTS];
+            for (int32_t k = 0; k < count; k++) p[k] = product[i + k], p[k].out = dg_mat_rows(p[k].out, at, rows);
+            dg_cuda_multiply_packed(c, part, p, count, add);
         }
     }
 }
 
 void dg_cuda_multiply(dg_cuda *c, dg_mat x, const dg_product *product, int32_t n, bool add) {
-    for (int32_t i = 0; i < n; i++)
-        if (!product[i].w.packed) multiply(c, x, &product[i], add);
+    for (int32_t i = 0, count; i < n; i += count) {
+        count = alike(&product[i], n - i);
+        if (!product[i].w.packed) multiply(c, x, &product[i], count, add);
+    }
     multiply_packed(c, x, product, n, add);
 }
 

@@ -22,13 +22,13 @@ enum {
 
 /* ---- opening ---- */
 
-size_t dg_cuda_lt_bytes(const dg_cuda *c) {
-    return WORKSPACE + 2 * DG_LT_ROWS * static_cast<size_t>(c->max_cols > 0 ? c->max_cols : 1) * sizeof(uint16_t);
+size_t dg_cuda_lt_bytes(int32_t max_cols) {
+    return WORKSPACE + 2 * DG_LT_ROWS * static_cast<size_t>(max_cols > 0 ? max_cols : 1) * sizeof(uint16_t);
 }
 
 bool dg_cuda_lt_open(dg_cuda *c, const char *what) {
     char *place = NULL;
-    if (!dg_cuda_ok(c, cudaMalloc(reinterpret_cast<void **>(&place), dg_cuda_lt_bytes(c)), "cudaMalloc", what)) return false;
+    if (!dg_cuda_ok(c, cudaMalloc(reinterpret_cast<void **>(&place), dg_cuda_lt_bytes(c->max_cols)), "cudaMalloc", what)) return false;
     c->lt.workspace = place, c->lt.halves = reinterpret_cast<uint16_t *>(place + WORKSPACE);
     if (cublasLtCreate(&c->lt.handle) != CUBLAS_STATUS_SUCCESS) c->lt.handle = NULL; /* then it is not used */
     return true;

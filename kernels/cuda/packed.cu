@@ -30,9 +30,11 @@ static_assert(DG_PACKED_ROWS == 64, "a kernel serves up to eight tiles of eight 
 
 /* ---- packing ---- */
 
+#define DG_PACKED_KERNELS(X) DG_QUANT_KERNELS(X) X(DG_BF16) X(DG_F16)
+#define IS(KIND) t == KIND ||
+
 static bool has_kernel(dg_dtype t) {
-    return t == DG_BF16 || t == DG_F16 || t == DG_Q4_0 || t == DG_Q4_1 || t == DG_Q5_0 || t == DG_Q5_1 || t == DG_Q8_0 || t == DG_Q4_K ||
-           t == DG_Q5_K || t == DG_Q6_K;
+    return DG_PACKED_KERNELS(IS) false;
 }
 
 static size_t row_bytes(dg_mat w) { return dg_dtype_bytes(w.dtype, static_cast<size_t>(w.cols)); }
@@ -225,13 +227,10 @@ template <int KIND> DG_DEV void load_piece(const uint8_t *row, int32_t block, in
 /* ---- products ---- */
 
 typedef struct packed_args {
-    float *out;
+    dg_launch_products products;
     const uint32_t *words; /* of up to DG_PACKED_ROWS rows */
     const float *sums;
-    const uint8_t *w;
-    const void *bias;
-    int64_t out_stride, w_bytes;
-    int32_t bias_dtype, n, m, n_block;
+    int32_t n, n_block;
     bool add, fine; /* fine: with the lower halves of x */
 } packed_args;
 
@@ -273,12 +272,13 @@ DG_DEV void multiply_block(float acc[4], const piece p[2], const uint32_t x[8], 
     }
 }
 
-/* blockIdx: sixteen outputs. TILES of eight rows of x. */
+/* blockIdx: sixteen outputs of a product. TILES of eight rows of x. */
 template <int KIND, int TILES> static __global__ void __launch_bounds__(WARPS *DG_WARP) packed_kernel(packed_args a) {
     __shared__ float part[WARPS][TILES][OUTS * 8];
     const int lane = threadIdx.x % DG_WARP, warp = threadIdx.x / DG_WARP, g = lane / 4, t = lane % 4;
-    const int32_t m0 = blockIdx.x * OUTS;
-    const uint8_t *row[2] = {a.w + min(m0 + g, a.m - 1) * a.w_bytes, a.w + min(m0 + g + 8, a.m - 1) * a.w_bytes};
+    const dg_launch_product &product = dg_product_of_block(a.products, blockIdx.x);
+    const int32_t m0 = (blockIdx.x - product.first) * OUTS, last = product.m - 1;
+    const uint8_t *row[2] = {product.w + min(m0 + g, last) * product.w_bytes, product.w + min(m0 + g + 8, last) * product.w_bytes};
     float acc[TILES][4];
     DG_UNROLL
     for (int i = 0; i < TILES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
@@ -290,7 +290,8 @@ template <int KIND, int TILES> static __global__ void __launch_bounds__(WARPS *D
         for (int i = 0; i < TILES; i++) {
             const int64_t at = static_cast<int64_t>(8 * i + g) * a.n_block + block;
             const uint4 *from = reinterpret_cast<const uint4 *>(a.words + at * WORDS + 8 * t);
-            const uint4 hi = from[0], lo = from[1];
+            uint4 hi = make_uint4(0, 0, 0, 0), lo = hi;
+            if (TILES > 1 || g < a.n) hi = from[0], lo = from[1]; /* one row should not cost what eight do */
             const uint32_t x[8] = {hi.x, hi.y, hi.z, hi.w, lo.x, lo.y, lo.z, lo.w};
             const float *s = a.sums + static_cast<int64_t>(8 * i + 2 * t) * a.n_block + block, sums[2] = {s[0], s[a.n_block]};
             multiply_block<KIND>(acc[i], p, x, sums, a.fine);
@@ -303,16 +304,16 @@ template <int KIND, int TILES> static __global__ void __launch_bounds__(WARPS *D
     __syncthreads();
     for (int i = threadIdx.x; i < TILES * 8 * OUTS; i += WARPS * DG_WARP) {
         const int32_t r = i / OUTS, o = m0 + i % OUTS;
-        if (r >= a.n || o >= a.m) continue;
-        float sum = a.bias ? dg_load_any(a.bias, a.bias_dtype, o) : 0;
+        if (r >= a.n || o > last) continue;
+        float sum = product.bias ? dg_load_any(product.bias, product.bias_dtype, o) : 0;
         for (int k = 0; k < WARPS; k++) sum += part[k][r / 8][r % 8 * OUTS + i % OUTS];
-        float *out = a.out + r * a.out_stride + o;
+        float *out = product.out + r * product.out_stride + o;
         *out = a.add ? *out + sum : sum;
     }
 }
 
-template <int KIND> static void launch(dg_cuda *c, const packed_args &a) {
-    const dim3 grid(dg_ceil_div(a.m, OUTS)), block(WARPS * DG_WARP);
+template <int KIND> static void launch(dg_cuda *c, const packed_args &a, int32_t blocks) {
+    const dim3 grid(blocks), block(WARPS * DG_WARP);
     if (a.n <= 8)
         DG_LAUNCH((packed_kernel<KIND, 1>), grid, block, 0, c->stream, a);
     else if (a.n <= 16)
@@ -330,25 +331,18 @@ void dg_cuda_split(dg_cuda *c, dg_mat x) {
               c->words, c->sums, static_cast<const float *>(x.data), x.stride, x.rows, n_block);
 }
 
-void dg_cuda_multiply_packed(dg_cuda *c, dg_mat x, const dg_product *p, bool add) {
+void dg_cuda_multiply_packed(dg_cuda *c, dg_mat x, const dg_product *p, int32_t n, bool add) {
     packed_args a;
-    a.out = static_cast<float *>(p->out.data), a.out_stride = p->out.stride;
+    const int32_t blocks = dg_cuda_lay_products(&a.products, p, n, OUTS);
     a.words = c->words, a.sums = c->sums;
-    a.w = static_cast<const uint8_t *>(p->w.data), a.w_bytes = static_cast<int64_t>(row_bytes(p->w));
-    a.bias = p->bias.data, a.bias_dtype = p->bias.dtype;
-    a.n = x.rows, a.m = p->w.rows, a.n_block = x.cols / BLOCK, a.add = add;
+    a.n = x.rows, a.n_block = x.cols / BLOCK, a.add = add;
     a.fine = !p->w.coarse && c->precision != DG_PRECISION_INT8;
-    if (!a.m) return;
+    if (!blocks) return;
     switch (p->w.dtype) {
-    case DG_BF16: launch<DG_BF16>(c, a); break;
-    case DG_F16: launch<DG_F16>(c, a); break;
-    case DG_Q4_0: launch<DG_Q4_0>(c, a); break;
-    case DG_Q4_1: launch<DG_Q4_1>(c, a); break;
-    case DG_Q5_0: launch<DG_Q5_0>(c, a); break;
-    case DG_Q5_1: launch<DG_Q5_1>(c, a); break;
-    case DG_Q8_0: launch<DG_Q8_0>(c, a); break;
-    case DG_Q4_K: launch<DG_Q4_K>(c, a); break;
-    case DG_Q5_K: launch<DG_Q5_K>(c, a); break;
-    default: launch<DG_Q6_K>(c, a); break;
+#define CASE(KIND) \
+    case KIND: launch<KIND>(c, a, blocks); break;
+        DG_PACKED_KERNELS(CASE)
+#undef CASE
+    default: assert(!"packed weights have a kernel");
     }
 }

@@ -258,7 +258,11 @@ static void check_shared(const char *p, size_t bytes, dgsim_access how, const vo
     if (logging) log_shared(p, bytes, how, pc, place);
 }
 
+dgsim_watch dgsim_watched;
+
 static void check_global(const char *p, size_t bytes, dgsim_access how, const void *pc, dgsim_place place) {
+    if (how == DGSIM_READ && p >= dgsim_watched.start && p < static_cast<const char *>(dgsim_watched.start) + dgsim_watched.bytes)
+        dgsim_watched.read += static_cast<long>(bytes);
     static dgsim_block *last; /* blocks stay where they are */
     if (!last || !last->live || p < last->start || p + bytes > last->start + last->bytes) {
         last = dgsim_find(p);

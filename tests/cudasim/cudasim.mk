@@ -11,11 +11,12 @@ SIM_LIB_OBJ := $(filter-out %/kernels/backend.o,$(TLIB_OBJ)) $(BUILD)/sim/kernel
                $(patsubst %.c,$(BUILD)/sim/%.o,$(wildcard kernels/cuda/*.c))
 
 SIM_UNIT     := $(wildcard tests/cudasim/test_*.c)
-SIM_MODELS   := tests/cudasim/test_round.c # whole models
+SIM_MODELS   := tests/cudasim/test_round.c tests/cudasim/test_bad.c # whole models
+SIM_LOGGED   := tests/cudasim/test_traffic.c # of logged accesses
 # Tests that DEVICE_SRC names run as they are, but for one word of tests/support.c: single operations with every
 # access checked, whole models without.
 SIM_LOG_TEST := $(filter tests/ops/%,$(DEVICE_SRC)) $(filter-out $(SIM_MODELS),$(SIM_UNIT))
-SIM_TEST     := $(filter-out tests/ops/%,$(DEVICE_SRC)) $(SIM_UNIT)
+SIM_TEST     := $(filter-out tests/ops/%,$(DEVICE_SRC)) $(filter-out $(SIM_LOGGED),$(SIM_UNIT))
 SIM_BIN  := $(if $(findstring thread,$(SAN)),,$(SIM_LOG_TEST:%.c=$(BUILD)/sim-log/%) $(SIM_TEST:%.c=$(BUILD)/sim/%))
 
 # The simulator's own test kernels compile with nvcc too, where it is.

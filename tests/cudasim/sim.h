@@ -42,6 +42,15 @@ typedef struct dgsim_counts {
 
 extern dgsim_counts dgsim_count;
 
+/* Bytes that kernels read of the device memory from start on: as often as they ask for them. Where accesses are logged. */
+typedef struct dgsim_watch {
+    const void *start;
+    size_t bytes;
+    long read;
+} dgsim_watch;
+
+extern dgsim_watch dgsim_watched;
+
 /* Whether the kernels that were linked log their accesses (races, uninitialised reads). */
 int dgsim_logs_accesses(void);
 

@@ -356,6 +356,44 @@ static void test_plain_together(void **state) {
     on_every_cpu(plain_together);
 }
 
+/* Products beside each other, as many as there are of one type and of another: the bits of each alone. */
+static void side_by_side(dg_backend *be) {
+    enum { N = 7, K = 512 };
+    static const int32_t m[N] = {37, 1, 16, 21, 40, 8, 33}, rows[] = {1, 9, 70};
+    static const dg_dtype dtype[] = {DG_F32, DG_Q2_K, DG_Q4_0, DG_Q4_1, DG_Q6_K, DG_BF16};
+    uint64_t seed = 12;
+    for (size_t t = 0; t < sizeof dtype / sizeof *dtype; t++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            operands o[N];
+            dg_product p[N];
+            dg_mat x = mat_new(DG_F32, rows[r], K, 4), alone[N];
+            mat_random(x, 1, &seed);
+            for (int i = 0; i < N; i++) {
+                o[i] = operands_new((shape){rows[r], m[i], K, i % 2, i % 3 == 0}, i == N - 1 ? DG_Q8_0 : dtype[t], &seed);
+                alone[i] = mat_new(DG_F32, rows[r], m[i], 0);
+                p[i] = (dg_product){o[i].out, o[i].w, o[i].bias};
+                if (t != 2 && be->ops->pack_bytes(be, o[i].w, o[i].w.dtype)) p[i].w = mat_pack(be, o[i].w, o[i].w.dtype);
+                for (int32_t k = 0; k < rows[r]; k++)
+                    memcpy(dg_mat_row(&alone[i], k), dg_mat_row(&o[i].out, k), (size_t)m[i] * sizeof(float));
+                dg_matmul(be, alone[i], x, p[i].w, o[i].bias, r != 1);
+            }
+            be->ops->matmul(be, x, p, N, r != 1);
+            for (int i = 0; i < N; i++) {
+                check_same(o[i].out, alone[i], dg_dtype_get(dtype[t])->name);
+                check_gaps(o[i].out);
+                mat_free(alone[i]);
+                if (p[i].w.packed) mat_free(p[i].w);
+                operands_free(o[i]);
+            }
+            mat_free(x);
+        }
+}
+
+static void test_side_by_side(void **state) {
+    (void)state;
+    on_every_cpu(side_by_side);
+}
+
 /* Threads, and the instruction sets with FMA among each other, to the bit; coarse weights as an 8-bit backend. */
 static void test_packed_threads(void **state) {
     (void)state;
@@ -615,6 +653,7 @@ int main(void) {
         cmocka_unit_test(test_packed_rows_alone),
         cmocka_unit_test(test_plain_together),
         cmocka_unit_test(test_odd_activations),
+        cmocka_unit_test(test_side_by_side),
     };
     const struct CMUnitTest loose[] = {
         cmocka_unit_test(test_loose_reference),
