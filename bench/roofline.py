@@ -2,12 +2,14 @@
 """The least possible time of a plain step, a verification, a drafter's pass and a round, on paper.
 
 Every product takes the longer of reading its weights once and computing, attention the longer of reading the cache once and
-computing; nothing overlaps, and a launch costs what is given. What a GPU really does is at best this.
+computing; nothing overlaps, and a launch costs what is given. What a GPU really does is at best this. Beside it the bytes that
+the kernels of kernels/cuda/ ask for, most of which a cache may answer; tests/cudasim/test_traffic.c counts them.
 
     python3 bench/roofline.py --gpu h200 --model qwen3-8b --type bf16 --context 2048 --accepted 4.5
 """
 import argparse
 import dataclasses
+import math
 
 GPUS = {  # bytes/s, dense bf16 FLOP/s: the makers' data sheets
     "h200": (4.8e12, 989e12),
@@ -44,9 +46,9 @@ MODELS = {
     "smollm2-135m": Shape(30, 576, 9, 3, 64, 1536, 49152),
 }
 
-# Kernels of a layer: two norms, seven products, what lies between q, k, v and attention, attention and its merge,
+# Kernels of a layer: two norms, products in four launches, what lies between q, k, v and attention, attention and its merge,
 # activation; where weights are packed, four more split activations.
-LAUNCHES = 13
+LAUNCHES = 10
 SPLITS = 4
 
 
@@ -68,6 +70,30 @@ class Roof:
         layer += self.attention(shape, rows, context) + launches * self.launch
         head = self.product(head_rows, shape.vocab, shape.hidden, weight_bytes) if head_rows else 0
         return shape.layers * layer + head
+
+    def least_bytes(self, shape, rows, context, weight_bytes, head_rows):
+        """Weights and cache once."""
+        return self.weights(shape, weight_bytes, head_rows) + self.cache(shape, rows, context)
+
+    def asked_bytes(self, shape, rows, context, weight_bytes, head_rows):
+        """What the backend's own kernels read, in (weights, cache, activations of products), as often as they ask.
+
+        Packed weights: once for 64 rows, and the words of x once for sixteen outputs, in tiles of 8, 16, 32 or 64 rows. Other
+        weights: once for eight rows, and x once for two outputs. Cache: once for every sixteen queries of a KV head."""
+        packed = weight_bytes < 4
+        step, outs = (64, 16) if packed else (8, 2)
+        tile = rows if rows <= 8 or not packed else min(64, 2 ** math.ceil(math.log2(rows)))
+        x = shape.layers * sum(o / outs * i for o, i in shape.products()) * tile * 4
+        x += shape.vocab / outs * shape.hidden * tile * 4 if head_rows else 0
+        strips = math.ceil(rows * shape.heads / shape.kv_heads / 16)
+        return (self.weights(shape, weight_bytes, head_rows) * math.ceil(rows / step), self.cache(shape, rows, context) * strips, x)
+
+    def weights(self, shape, weight_bytes, head_rows):
+        layer = sum(o * i for o, i in shape.products())
+        return (shape.layers * layer + (shape.vocab * shape.hidden if head_rows else 0)) * weight_bytes
+
+    def cache(self, shape, rows, context):
+        return shape.layers * 2 * (context + rows) * shape.kv_heads * shape.head_dim * self.kv_bytes
 
     def features(self, shape, rows, weight_bytes):
         """Features of accepted rows into a drafter's cache: fc, then K and V of every layer."""
@@ -109,6 +135,11 @@ def main():
         print(f"{f'  round of {a.accepted:g} tokens':24} {whole * 1e3:8.3f} ms   {a.accepted / whole:8.0f} tokens/s, "
               f"{a.accepted / whole * plain:.2f} times plain")
     print(f"{f'drafter pass, {a.block} rows':24} {draft * 1e3:8.3f} ms   {draft / plain:8.2f} plain steps")
+    print(f"\n{'bytes read, GB':24} {'least':>8} {'weights':>8} {'cache':>8} {'activations':>12}")
+    for rows in (1, 16, 61):
+        asked = roof.asked_bytes(shape, rows, a.context, weight, rows)
+        print(f"{f'{rows} rows':24} {roof.least_bytes(shape, rows, a.context, weight, rows) / 1e9:8.2f} {asked[0] / 1e9:8.2f} "
+              f"{asked[1] / 1e9:8.2f} {asked[2] / 1e9:12.2f}")
 
 
 if __name__ == "__main__":

@@ -288,12 +288,12 @@ template <int KIND, int TILES> static __global__ void __launch_bounds__(WARPS *D
         load_piece<KIND>(row[1], block, t, p[1]);
         DG_UNROLL
         for (int i = 0; i < TILES; i++) {
-            const int64_t at = static_cast<int64_t>(8 * i + g) * a.n_block + block;
+            const int32_t at = (8 * i + g) * a.n_block + block;
             const uint4 *from = reinterpret_cast<const uint4 *>(a.words + at * WORDS + 8 * t);
             uint4 hi = make_uint4(0, 0, 0, 0), lo = hi;
             if (TILES > 1 || g < a.n) hi = from[0], lo = from[1]; /* one row should not cost what eight do */
             const uint32_t x[8] = {hi.x, hi.y, hi.z, hi.w, lo.x, lo.y, lo.z, lo.w};
-            const float *s = a.sums + static_cast<int64_t>(8 * i + 2 * t) * a.n_block + block, sums[2] = {s[0], s[a.n_block]};
+            const float *s = a.sums + (8 * i + 2 * t) * a.n_block + block, sums[2] = {s[0], s[a.n_block]};
             multiply_block<KIND>(acc[i], p, x, sums, a.fine);
         }
     }
