@@ -61,7 +61,7 @@ CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/rel/%.o)
 TLIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/test/%.o)
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/test/%)
 # Tests that run on a device too: tests/x on the CPU, sim/tests/x on the simulated device (tests/cudasim/cudasim.mk).
-DEVICE_SRC := $(filter %/test_attention.c %/test_elementwise.c %/test_matmul.c %/test_select.c %/test_succ.c %/golden/test_target.c \
+DEVICE_SRC := $(filter %/test_attention.c %/test_elementwise.c %/test_matmul.c %/test_select.c %/ops/test_succ.c %/golden/test_target.c \
 	%/golden/test_dflash.c %/golden/test_eagle3.c %/test_lossless.c,$(TEST_SRC))
 
 # One file per instruction set, compiled with its own flags and chosen at run time. GCC 11 and clang 12 know them all.
@@ -206,6 +206,15 @@ $(CUDA_BIN): $(BUILD)/cuda-test/%: $(BUILD)/test/%.o $(SIM_TLIB) $(BUILD)/cuda-t
 .PHONY: test-cuda
 test-cuda: $(CUDA_BIN) ## the CUDA backend's tests on an NVIDIA GPU
 	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh --bin-only $(CUDA_BIN)
+
+# Races and barriers are looked for in single operations; whole models would take hours.
+SANITIZER ?= $(firstword $(shell command -v compute-sanitizer) $(wildcard $(CUDA_DIR)/bin/compute-sanitizer))
+
+.PHONY: sanitize-cuda
+sanitize-cuda: $(filter %/ops/test_attention %/ops/test_elementwise %/ops/test_matmul %/ops/test_select %/ops/test_succ,$(CUDA_BIN)) ## single operations on an NVIDIA GPU under compute-sanitizer
+	$(if $(SANITIZER),,$(error sanitize-cuda needs compute-sanitizer: it comes with the CUDA toolkit, or name it with SANITIZER=))
+	@set -e; for t in memcheck initcheck racecheck synccheck; do for b in $^; do \
+	    echo "$$t $${b##*/}"; $(SANITIZER) --tool $$t --error-exitcode 1 --quiet $$b; done; done
 
 golden: $(filter $(BUILD)/test/tests/golden/%,$(TEST_BIN)) ## the golden tests alone; GOLDEN=DIR for another set
 	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh --bin-only $^
