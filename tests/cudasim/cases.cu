@@ -54,6 +54,7 @@ template <int FAULT> static __global__ void reverse(float *out, const float *in,
         __syncthreads();
         v = dynamic[i];
     }
+    if (FAULT == FAULT_ASYNC_ALIGNMENT && errs) dg_cp_async16(&dynamic[0], &in[1]);
     int o = i;
     if (FAULT == FAULT_GLOBAL_INDEX && errs) o = n;
     if (FAULT == FAULT_GLOBAL_BEFORE && errs) o = -n - 1;
@@ -91,7 +92,7 @@ void case_fault_launch(case_fault fault, float *out, const float *in, const floa
         DG_LAUNCH(stack, 2, 32, 0, s, out, 1 << 20);
         return;
     }
-    launch_any<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 21, 22>(
+    launch_any<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 21, 22, 23>(
         fault, out, in, fault == FAULT_FREED ? freed : host, s);
 }
 

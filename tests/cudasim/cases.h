@@ -35,7 +35,8 @@ typedef enum case_fault {
     FAULT_HOST_POINTER,
     FAULT_STACK,
     FAULT_BLOCKS_MEET,
-    FAULT_BLOCK_READS
+    FAULT_BLOCK_READS,
+    FAULT_ASYNC_ALIGNMENT
 } case_fault;
 
 /* Reverses n floats in each of two blocks of CASE_THREADS by way of shared memory, with a fault. out, in:

@@ -50,6 +50,7 @@ static const fault_case faults[] = {
      "race on byte 20 of device memory of 1024 bytes: this thread reads what thread (5,0,0) of block number "
      "0 has written",
      "(1,0,0)", "(5,0,0)", NULL},
+    {FAULT_ASYNC_ALIGNMENT, "misaligned: 16 bytes", "(1,0,0)", "(5,0,0)", "misaligned: 16 bytes"},
     {FAULT_STACK, "stack overflows", "(0,0,0)", "thread (0,0,0)", "stack overflows"},
 };
 
