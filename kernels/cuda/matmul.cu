@@ -1,5 +1,5 @@
-/* Products by weights of every type that are not packed, in f32, a few rows at a time: each warp streams two rows of the weight matrix and multiplies
- * them by up to eight rows of x.
+/* Products by weights of every type that are not packed, in f32, a few rows at a time: each warp streams two rows of the
+ * weight matrix and multiplies them by up to eight rows of x. And which kernel takes which products of a call.
  *
  * Lane l takes the elements 8l .. 8l + 7 of every 256, one after another, and the lanes are added up in a fixed order. So a
  * result depends on its own row and column alone, whatever the other rows and the type that the weights were decoded from:
