@@ -341,9 +341,28 @@ static void rows(dg_backend *be) {
     }
 }
 
+/* Rows of a number of bytes that no wider type divides. */
+static void gather_odd(dg_backend *be, dg_dtype dtype, int32_t cols) {
+    static const int32_t idx[] = {0, 3, 4};
+    dg_mat from = mat_new(dtype, 6, cols, 0), to = mat_new(dtype, 3, cols, 0);
+    const size_t bytes = dg_dtype_bytes(dtype, (size_t)cols);
+    for (size_t i = 0; i < 6 * bytes; i++) ((uint8_t *)from.data)[i] = (uint8_t)i;
+    be->ops->rows_gather(be, to, from, idx);
+    for (int32_t i = 0; i < 3; i++) assert_memory_equal(dg_mat_row(&to, i), dg_mat_row(&from, idx[i]), bytes);
+    mat_free(from);
+    mat_free(to);
+}
+
+static void odd_rows(dg_backend *be) {
+    gather_odd(be, DG_U8, 7);
+    gather_odd(be, DG_F16, 5);
+    gather_odd(be, DG_Q8_0, 32);
+}
+
 static void test_rows(void **state) {
     (void)state;
     on_every_cpu(rows);
+    on_every_cpu(odd_rows);
 }
 
 static void test_memory(void **state) {

@@ -360,7 +360,7 @@ static void test_plain_together(void **state) {
 static void side_by_side(dg_backend *be) {
     enum { N = 7, K = 256 };
     static const int32_t m[N] = {37, 1, 16, 21, 40, 8, 33}, rows[] = {1, 9, 18};
-    static const dg_dtype dtype[] = {DG_F32, DG_Q2_K, DG_Q4_0, DG_Q4_1, DG_Q6_K, DG_BF16};
+    static const dg_dtype dtype[] = {DG_F32, DG_Q2_K, DG_Q4_0, DG_Q5_0, DG_Q4_K, DG_BF16};
     uint64_t seed = 12;
     for (size_t t = 0; t < sizeof dtype / sizeof *dtype; t++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
