@@ -136,6 +136,31 @@ static void test_callers(void **state) {
 
 /* ---- opening ---- */
 
+static void note_chunks(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
+    (void)worker, (void)chunk;
+    atomic_store((atomic_int *)arg, n_chunk);
+}
+
+/* Work of any size falls into as many chunks for every thread, more of them the more there is; a trifle stays with the caller. */
+static void test_chunks_are_even(void **state) {
+    (void)state;
+    for (int32_t threads = 2; threads <= 5; threads++) {
+        dg_backend *be = open_cpu(NULL, threads);
+        assert_non_null(be);
+        dg_cpu *cpu = dg_cpu_of(be);
+        int32_t before = 0;
+        for (int64_t work = 1; work < (int64_t)1 << 34; work = work * 5 / 4 + 1) {
+            atomic_int n = 0;
+            dg_cpu_run(cpu, work, note_chunks, &n);
+            assert_true(n == 1 || n % threads == 0);
+            assert_true(n >= before);
+            before = n;
+        }
+        assert_true(before > 4 * threads);
+        dg_backend_close(be);
+    }
+}
+
 static void test_open(void **state) {
     (void)state;
     const char *why = NULL;
@@ -234,6 +259,7 @@ static void test_no_threads(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_team), cmocka_unit_test(test_split),  cmocka_unit_test(test_callers),
+        cmocka_unit_test(test_chunks_are_even),
         cmocka_unit_test(test_open), cmocka_unit_test(test_memory), cmocka_unit_test(test_no_threads),
     };
     return cmocka_run_group_tests_name("team", tests, NULL, NULL);
