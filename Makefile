@@ -33,9 +33,9 @@ TRAINED  := tests/golden/test_trained.c
 TEST_SRC := $(filter-out $(TRAINED),$(wildcard tests/test_*.c tests/ops/test_*.c tests/golden/test_*.c tests/e2e/test_*.c tests/bad/test_*.c))
 TEST_LIB := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
 # Two programs: operations beside the machine's roofs, and modes beside plain decoding.
-OPS_SRC  := $(addprefix bench/,bench_ops.c ops.c steps.c measure.c peaks.c)
+OPS_SRC  := $(addprefix bench/,bench_ops.c ops.c steps.c shape.c device.c measure.c peaks.c)
 BENCH_SRC:= $(filter-out $(OPS_SRC),$(wildcard bench/*.c)) bench/measure.c bench/peaks.c
-BENCH_PART := $(addprefix bench/,stats.c prompts.c sample.c arms.c summary.c) # what its unit test links
+BENCH_PART := $(addprefix bench/,stats.c prompts.c sample.c arms.c summary.c shape.c measure.c) # what its unit test links
 
 comma    := ,
 # CUDA=1 makes library and program with the CUDA backend, in $(BUILD)/cuda; auto: where nvcc is.
@@ -164,12 +164,17 @@ $(BUILD)/rel/bench/provenance.o $(BUILD)/test/bench/provenance.o: $(BUILD)/revis
 
 $(BUILD)/test/tests/test_bench: $(BENCH_PART:%.c=$(BUILD)/test/%.o)
 $(BUILD)/test/tests/e2e/test_bench: | $(BUILD)/bench/dgraft-bench
+$(BUILD)/test/tests/e2e/test_bench_ops: | $(BUILD)/bench/bench_ops $(if $(findstring thread,$(SAN)),,$(BUILD)/sim/bench/bench_ops)
 $(BUILD)/bench/bench_ops: $(OPS_SRC:%.c=$(BUILD)/rel/%.o)
 $(BUILD)/bench/dgraft-bench: $(BENCH_SRC:%.c=$(BUILD)/rel/%.o)
 $(BUILD)/bench/bench_ops $(BUILD)/bench/dgraft-bench: $(BUILD)/libdgraft.a
+$(BUILD)/cuda/bench/bench_ops: $(OPS_SRC:%.c=$(BUILD)/rel/%.o)
+$(BUILD)/cuda/bench/dgraft-bench: $(BENCH_SRC:%.c=$(BUILD)/rel/%.o)
+$(BUILD)/cuda/bench/bench_ops $(BUILD)/cuda/bench/dgraft-bench: $(BUILD)/cuda/libdgraft.a
+$(foreach d,bench cuda/bench,$(BUILD)/$d/bench_ops $(BUILD)/$d/dgraft-bench):
 	@mkdir -p $(@D)
 	$(call say,LD ,$@)
-	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -o $@
+	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) $(if $(findstring /cuda/,$@),$(CUDA_LIB)) -o $@
 
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
@@ -186,7 +191,7 @@ test: deps ## every test; ends with `N passed, N failed, N skipped`
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) test-run
 
 .PHONY: test-run
-test-run: $(TEST_BIN) all $(BUILD)/bench/dgraft-bench $(SIM_BIN) $(SIM_NVCC) $(if $(NVCC),$(BUILD)/cuda/libdgraft.so $(BUILD)/cuda/dgraft)
+test-run: $(TEST_BIN) all $(BUILD)/bench/dgraft-bench $(BUILD)/bench/bench_ops $(SIM_BIN) $(SIM_NVCC) $(if $(NVCC),$(BUILD)/cuda/libdgraft.so $(BUILD)/cuda/dgraft)
 	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh $(TEST_BIN) $(SIM_BIN)
 
 # The tests of the CUDA backend on a device.

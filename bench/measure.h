@@ -23,9 +23,8 @@ static inline double series_median(const series *s) {
     return series_at(s, 0.5);
 }
 
-/* A matrix of pseudo-random values in [-scale, scale], quantised where the type has an encoder; other block
- * formats get random bytes below 64, which decode to small finite weights. Free with free(m.data). Exits
- * without memory. */
+/* A matrix of pseudo-random values in [-scale, scale], quantised where the type has an encoder; of Q4_0, Q4_1, Q4_K and Q6_K
+ * random blocks. Other block formats are not made. Free with free(m.data). Exits without memory. */
 dg_mat mat_random(dg_dtype dtype, int32_t rows, int32_t cols, float scale);
 
 /* Room for a matrix, 64-byte aligned, not filled. */

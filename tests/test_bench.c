@@ -1,12 +1,16 @@
 /* The benchmark's own parts: statistics against known values, prompt files of all forms, arms and presets,
- * samples as JSON, and the figures that come of made-up samples. */
+ * samples as JSON, the figures that come of made-up samples, and models of random weights. */
 #include <math.h>
 #include <unistd.h>
 
 #include "bench/arms.h"
+#include "bench/measure.h"
 #include "bench/prompts.h"
+#include "bench/shape.h"
 #include "bench/stats.h"
 #include "bench/summary.h"
+#include "kernels/quant.h"
+#include "runtime/bind.h"
 #include "tests/test.h"
 
 static void check_close(double got, double want, double tol) {
@@ -409,6 +413,88 @@ static void test_summary(void **state) {
     check_close(bench_drift(&r), 0.5, 1e-12);
 }
 
+/* ---- synthetic models -------------------------------------------------------------------------- */
+
+/* Parameters as the models' own cards count them. */
+static void test_shapes(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t parameters;
+    } known[] = {{"qwen3-8b", 8190735360}, {"llama-3.1-8b", 8030261248}, {"smollm2-135m", 134515008}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        dg_config c;
+        shape_product p[SHAPE_PRODUCTS];
+        assert_true(shape_find(known[i].name, &c));
+        shape_products(&c, p);
+        int64_t layer = 2 * c.hidden_size + (c.qk_norm ? 2 * c.head_dim : 0), embedding = (int64_t)c.vocab_size * c.hidden_size;
+        for (int k = 0; k < SHAPE_PRODUCTS - 1; k++)
+            for (int o = 0; o < 3; o++) layer += (int64_t)p[k].k * p[k].m[o];
+        assert_int_equal((int64_t)p[SHAPE_PRODUCTS - 1].k * p[SHAPE_PRODUCTS - 1].m[0], embedding);
+        assert_int_equal(c.n_layer * layer + c.hidden_size + embedding * (c.tied ? 1 : 2), known[i].parameters);
+        assert_non_null(strstr(shape_names(), known[i].name));
+    }
+    dg_config c;
+    dg_dtype type;
+    assert_false(shape_find("qwen3", &c));
+    assert_false(shape_type_find("q4_k_m", &type));
+    assert_true(shape_type_find("q4_k", &type));
+    assert_int_equal(type, DG_Q4_K);
+    assert_true(shape_find("smollm2-135m", &c));
+    assert_int_equal(shape_misfit(&c, DG_Q4_K), 576);
+    assert_int_equal(shape_misfit(&c, DG_Q8_0), 0);
+}
+
+/* Every weight is finite and no larger than told; they are spread around 0. */
+static void check_values(const dg_file_tensor *t) {
+    const dg_mat m = dg_file_mat(t);
+    const float most = sqrtf(3.0f / (float)m.cols);
+    float row[512];
+    double sum = 0, squares = 0;
+    assert_in_range(m.cols, 1, 512);
+    for (int32_t r = 0; r < m.rows; r++) {
+        dg_dequant_row(m.dtype, dg_mat_row(&m, r), row, (size_t)m.cols);
+        for (int32_t i = 0; i < m.cols; i++) {
+            assert_true(fabsf(row[i]) <= 1.02f * most);
+            sum += (double)row[i], squares += (double)row[i] * (double)row[i];
+        }
+    }
+    const double n = (double)m.rows * m.cols;
+    check_close(sum / n, 0, 0.08 * (double)most); /* 0 to 15 is not even around 8 */
+    assert_true(sqrt(squares / n) > 0.1 * (double)most);
+}
+
+static void test_shape_file(void **state) {
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof path, "%s/shape.gguf", test_tmpdir());
+    for (int i = 0; i < SHAPE_TYPES; i++) {
+        dg_config want, c;
+        dg_file *f;
+        dg_weights w;
+        assert_true(shape_find("tiny", &want));
+        check_ok(shape_write(&want, shape_type[i], path));
+        check_ok(dg_file_open(path, &f));
+        check_ok(dg_config_read(f, &c));
+        check_ok(dg_bind(f, &c, &w)); /* names and shapes */
+        assert_int_equal(f->n_tensor, 3 + 11 * want.n_layer);
+        const int32_t got[] = {(int32_t)c.arch, c.n_layer,    c.hidden_size,       c.n_head,
+                               c.n_kv_head,     c.head_dim,   c.intermediate_size, c.vocab_size},
+                      asked[] = {DG_ARCH_QWEN3, 2, 256, 4, 2, 64, 512, 512};
+        assert_memory_equal(got, asked, sizeof asked);
+        for (size_t k = 0; k < f->n_tensor; k++) {
+            assert_int_equal(f->tensor[k].dtype, f->tensor[k].n_dim == 2 ? shape_type[i] : DG_F32);
+            if (f->tensor[k].n_dim == 2) check_values(&f->tensor[k]);
+        }
+        dg_mem_free(w.layer);
+        dg_file_close(f);
+    }
+    unlink(path);
+    dg_config c;
+    assert_true(shape_find("tiny", &c));
+    check_fails(shape_write(&c, DG_F32, "/nowhere/at/all"), DG_ERR_IO, "/nowhere/at/all");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quantiles),    cmocka_unit_test(test_student),
@@ -418,6 +504,7 @@ int main(void) {
         cmocka_unit_test(test_arm_keys),     cmocka_unit_test(test_arm_grid),
         cmocka_unit_test(test_wrong_arms),   cmocka_unit_test(test_presets),
         cmocka_unit_test(test_sample_json),  cmocka_unit_test(test_summary),
+        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_shape_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,6 +73,12 @@ $(DEVICE_SRC:%.c=$(BUILD)/sim-log/%) $(SIM_UNIT:%.c=$(BUILD)/sim-log/%): $(BUILD
 	$(call say,LD ,$@)
 	$(Q)$(SIM_LINK)
 
+# Operations and passes on the simulated device, for the benchmark's own test.
+$(BUILD)/sim/bench/bench_ops: $(OPS_SRC:%.c=$(BUILD)/test/%.o) $(BUILD)/sim/libdgraft-test.a
+	@mkdir -p $(@D)
+	$(call say,LD ,$@)
+	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $^ $(LIBS) -lstdc++ -ldl -o $@
+
 .PHONY: test-cudasim
 test-cudasim: $(SIM_BIN) $(SIM_NVCC) ## the CUDA backend's tests on the CPU, in a simulator
 	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh --bin-only $(SIM_BIN)
