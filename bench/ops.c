@@ -350,10 +350,9 @@ static void call_swiglu(const bench *b, const op_case *c, int32_t copy) {
 
 /* Queries, keys and values of a layer, to attention. */
 static void call_qkv(const bench *b, const op_case *c, int32_t copy) {
-    const int32_t width = c->heads.n_kv_head * c->heads.head_dim;
     const dg_qkv r = {.q = c->out,
-                      .k = dg_mat_cols(c->x, 0, width),
-                      .v = dg_mat_cols(c->x, width, width),
+                      .k = dg_mat_rows(c->x, 0, c->rows),
+                      .v = dg_mat_rows(c->x, c->rows, c->rows),
                       .rope = dg_mat_rows(c->w[copy], 0, c->rows),
                       .head_dim = c->heads.head_dim};
     const dg_attn_seg seg = {.k = c->v[0], .v = c->v[1], .win = c->rows, .n = c->rows, .mask = DG_MASK_CAUSAL};
@@ -409,7 +408,7 @@ static void add_small(bench *b, const rest_room *m, int32_t n) {
     const op_case rest[] = {
         {.op = "rms_norm", .call = call_norm, .x = x, .out = y, .w = &m->norm},
         {.op = "swiglu", .call = call_swiglu, .x = gate, .out = out, .w = &up},
-        {.op = "qkv", .call = call_qkv, .x = dg_mat_rows(m->kv, 0, n), .out = q, .w = &m->table, .v = m->cache, .heads = h},
+        {.op = "qkv", .call = call_qkv, .x = dg_mat_rows(m->kv, 0, 2 * n), .out = q, .w = &m->table, .v = m->cache, .heads = h},
         {.op = "rows_put", .call = call_rows_put, .x = dg_mat_make(m->x.data, DG_F32, n, width), .w = &m->cache[0]},
     };
     for (size_t r = 0; r < sizeof rest / sizeof *rest; r++) {
@@ -429,7 +428,7 @@ static void bench_rest(bench *b) {
                    .wide = mat_random(DG_F32, ROWS, c->intermediate_size, 1),
                    .norm = mat_random(DG_F32, 1, c->hidden_size, 1),
                    .table = mat_random(DG_F32, ROWS, c->head_dim, 1),
-                   .kv = mat_random(DG_F32, ROWS, 2 * width, 1),
+                   .kv = mat_random(DG_F32, 2 * ROWS, width, 1), /* keys, then values */
                    .cache = {mat_random(DG_F16, DG_KV_BLOCK, width, 1), mat_random(DG_F16, DG_KV_BLOCK, width, 1)}};
     dg_mat *const all[] = {&m.x, &m.y, &m.wide, &m.norm, &m.table, &m.kv, &m.cache[0], &m.cache[1]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) *all[i] = device_mat(b->be, *all[i]);

@@ -100,7 +100,7 @@ static void test_kept(void **state) {
 }
 
 /* Each op where memory is not the host's. */
-static void test_device(void **state) {
+static void test_simulated(void **state) {
     (void)state;
     const char *build = getenv("BUILD");
     char path[512];
@@ -134,7 +134,7 @@ static void test_refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_passes), cmocka_unit_test(test_operations), cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_device), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_simulated), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
