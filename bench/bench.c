@@ -33,6 +33,11 @@ static void catch_signals(void) {
     sigaction(SIGTERM, &a, NULL);
 }
 
+static void tell(void *ud, dg_log_level level, const char *message) {
+    (void)ud;
+    if (level == DG_LOG_WARN) fprintf(stderr, "dgraft-bench: %s\n", message);
+}
+
 static bool library(dg_status st) {
     if (st != DG_OK) fprintf(stderr, "dgraft-bench: %s\n", dg_error_message());
     return st == DG_OK;
@@ -64,7 +69,7 @@ static int drafting_arms(const bench_run *r) {
 }
 
 static bool open_all(const bench_options *o, bench_run *r) {
-    const dg_model_options mo = {.threads = o->threads, .compute = o->compute};
+    const dg_model_options mo = {.threads = o->threads, .compute = o->compute, .device = o->device, .log = tell};
     if (!read_files(o, r) || !library(dg_model_open(o->model, &mo, &r->model))) return false;
     dg_model_info info;
     dg_model_get_info(r->model, &info);
@@ -94,10 +99,19 @@ static bool open_all(const bench_options *o, bench_run *r) {
     return false;
 }
 
-/* The folder of the results: told, or one with the machine's name. */
+static bool on_cpu(const bench_options *o) {
+    return !strcmp(o->device, "cpu");
+}
+
+/* The folder of the results: told, or one with the name of the machine, and of the device where that is another. */
 static bool find_folder(const bench_options *o, char *dir, size_t cap) {
     char name[256];
     provenance_machine_name(o->threads ? o->threads : (int)sysconf(_SC_NPROCESSORS_ONLN), name, sizeof name);
+    if (!on_cpu(o)) {
+        const size_t n = strlen(name);
+        snprintf(name + n, sizeof name - n, "-%s", o->device);
+        if (strchr(name, ':')) *strchr(name, ':') = '-';
+    }
     snprintf(dir, cap, o->out ? "%s" : "bench/results/%s", o->out ? o->out : name);
     if (!bench_folder(dir)) return false;
     if (!journal_exists(dir) || o->resume || o->fresh) return true;
@@ -243,6 +257,7 @@ int main(int argc, char **argv) {
                    .repeat = o.repeat,
                    .seed = o.seed,
                    .every_round = o.every_round,
+                   .device = o.device,
                    .obey_stop = o.obey_stop};
     if (!bench_arms_make(&o.wish, &r.arms, error, sizeof error)) {
         fprintf(stderr, "dgraft-bench: %s\n", error);
@@ -253,7 +268,7 @@ int main(int argc, char **argv) {
     if (find_folder(&o, dir, sizeof dir)) {
         const bool again = o.resume && journal_exists(dir);
         const double copy =
-            o.no_machine || again ? 0 : bench_copy_bandwidth(threads); /* before there are threads */
+            o.no_machine || again || !on_cpu(&o) ? 0 : bench_copy_bandwidth(threads); /* before there are threads */
         if (open_all(&o, &r))
             status = measure(&o, &r, dir, copy, argc, argv);
         else if (r.arms.n_skip && r.prompts.n && !drafting_arms(&r))

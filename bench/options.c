@@ -33,6 +33,7 @@ static const char usage[] =
     "  --stop-at-end             an answer ends where the model ends it, not after N tokens\n"
     "  -t N                      threads                                                  [one a core]\n"
     "  --compute NAME            default, f32 or int8\n"
+    "  --device NAME             cpu, cuda, cuda:N, or auto: a GPU if one can be used     [cpu]\n"
     "\n"
     "Files\n"
     "  --out DIR                 where everything is written                              "
@@ -150,6 +151,7 @@ static bool option(const char *a, const char *v, bench_options *o) {
         return true;
     }
     if (!strcmp(a, "--compute")) return compute(v, &o->compute);
+    if (!strcmp(a, "--device")) return (v && *(o->device = v)) || wrong(a, "cpu, cuda, cuda:N or auto", v);
     if (!strcmp(a, "--out")) return (o->out = v) || wrong(a, "a folder", v);
     if (!strcmp(a, "--scripts")) return (o->scripts = v) || wrong(a, "a folder", v);
     fprintf(stderr, "dgraft-bench: unknown option %s; see --help\n", a);
@@ -159,6 +161,7 @@ static bool option(const char *a, const char *v, bench_options *o) {
 bool bench_options_read(int argc, char **argv, bench_options *o) {
     *o = (bench_options){.wish = {.modes = "main", .temperature = {0}, .n_temperature = 1, .warmup = 5},
                          .scripts = "bench",
+                         .device = "cpu",
                          .n_tokens = 64,
                          .per_category = 4,
                          .repeat = 1,

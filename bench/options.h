@@ -6,7 +6,7 @@
 
 typedef struct bench_options {
     bench_wish wish;
-    const char *model, *out, *scripts;
+    const char *model, *out, *scripts, *device;
     const char *file[BENCH_LIST];
     int n_file, n_tokens, per_category, threads, repeat, max_prompt;
     uint64_t seed;

@@ -200,7 +200,7 @@ json_t *provenance_setup(const bench_run *r) {
                                   info.weight_types, "backend", info.backend, "weight_bytes",
                                   (json_int_t)info.weight_bytes));
     json_object_set_new(j, "settings",
-                        json_pack("{s:i,s:i,s:I,s:b,s:b,s:s}", "tokens", r->n_tokens, "repeat", r->repeat,
+                        json_pack("{s:s,s:i,s:i,s:I,s:b,s:b,s:s}", "device", r->device, "tokens", r->n_tokens, "repeat", r->repeat,
                                   "seed", (json_int_t)r->seed, "every_round", r->every_round,
                                   "stops_at_end_token", r->obey_stop, "prompt_texts", texts));
     json_object_set_new(j, "arms", arms);

@@ -182,9 +182,9 @@ void report_heading(const bench_run *r, const json_t *about, FILE *f, const char
     fprintf(f, "%sdgraft %s, revision %s, %s, %s\n", prefix, text_at(about, "program", "version"),
             text_at(about, "program", "revision"), text_at(about, "program", "flags"),
             text_at(about, "program", "compiler"));
-    fprintf(f, "%smodel %s (%s, hash %s), %s\n", prefix, text_at(about, "model", "path"),
+    fprintf(f, "%smodel %s (%s, hash %s), device %s: %s\n", prefix, text_at(about, "model", "path"),
             text_at(about, "model", "weights"), text_at(about, "model", "hash"),
-            text_at(about, "model", "backend"));
+            text_at(about, "settings", "device"), text_at(about, "model", "backend"));
     fprintf(f, "%s%s, %s %s, governor %s, load %.2f at the start, %.2f at the end\n", prefix,
             text_at(about, "machine", "processor"), text_at(about, "machine", "system"),
             text_at(about, "machine", "kernel"), text_at(about, "start", "governor"), load_of(about, "start"),

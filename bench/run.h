@@ -37,7 +37,8 @@ typedef struct bench_run {
     bool obey_stop;   /* an answer ends at a stop token; else every answer has n_tokens */
     bench_cost cost[BENCH_COSTS];
     int n_cost;
-    double copy_bandwidth; /* bytes/s, 0: not measured */
+    const char *device;    /* as it was asked for */
+    double copy_bandwidth; /* bytes/s of the CPU, 0: not measured */
     uint64_t weight_bytes; /* of the target */
 
     const char *category[BENCH_CATEGORIES];

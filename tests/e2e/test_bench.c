@@ -158,6 +158,8 @@ static void test_run(void **state) {
     check_said(status, 0, "12/12");
     assert_non_null(strstr(said, "eagle3 skipped: needs the weights of eagle3"));
     json_t *run = load("a/run.json");
+    assert_string_equal(json_string_value(json_object_get(json_object_get(run, "settings"), "device")), "cpu");
+    assert_non_null(strstr(said, "device cpu: cpu, "));
     assert_int_equal(json_array_size(json_object_get(run, "runs")), PROMPTS);
     assert_int_equal(json_array_size(json_object_get(run, "arms")), 4);
     assert_int_equal(json_array_size(json_object_get(run, "skipped")), 1);
@@ -292,6 +294,8 @@ static void test_refusals(void **state) {
     check_said(bench(MODEL "--temp x --out c"), 2, "numbers from 0 to 100");
     check_said(bench(MODEL "--speed 3"), 2, "unknown option --speed");
     check_said(bench("-m target"), 2, "PROMPTS: expected files");
+    check_said(bench(MODEL "--device"), 2, "--device: expected cpu, cuda, cuda:N or auto, found nothing");
+    check_said(bench(MODEL "--device tpu --out c"), 1, "cannot open device \"tpu\"");
     write_text("c-file", "");
     check_said(bench(MODEL "--modes ngram --out c-file/below"), 1, "Not a directory");
 }
