@@ -76,11 +76,11 @@ static int whole(const char *option, const char *text, int least, int most) {
 static bool subject(settings *set, const char *a, const char *v) {
     if (!strcmp(a, "-m"))
         set->model = v;
-    else if (!strcmp(a, "--shape"))
-        shape_find(set->shape = v, &set->net) ? (void)0 : wrong(a, v, shape_names());
-    else if (!strcmp(a, "--type"))
-        shape_type_find(set->type_name = v, &set->type) ? (void)0 : wrong(a, v, shape_type_names());
-    else if (!strcmp(a, "--keep"))
+    else if (!strcmp(a, "--shape")) {
+        if (!shape_find(set->shape = v, &set->net)) wrong(a, v, shape_names());
+    } else if (!strcmp(a, "--type")) {
+        if (!shape_type_find(set->type_name = v, &set->type)) wrong(a, v, shape_type_names());
+    } else if (!strcmp(a, "--keep"))
         set->keep = v;
     else if (!strcmp(a, "--drafter") && set->n_drafter < MAX_MODELS)
         set->drafter[set->n_drafter++] = v;

@@ -7,7 +7,7 @@
 
 #include "bench/device.h"
 
-enum { VOCAB = 49152, WIDE_VOCAB = 248320, MAX_CASES = 256, MAX_COPIES = 1024, MAX_ROWS = 512, MAX_KEYS = 4096, WINDOW = 256, AHEAD = 256 };
+enum { VOCAB = 49152, WIDE_VOCAB = 248320, MAX_CASES = 256, MAX_COPIES = 1024, MAX_ROWS = 512, MAX_KEYS = 4096, WINDOW = 256 };
 /* Bytes that a case cycles through: more than the nearer caches hold, on a device more than its one cache. */
 static const size_t STREAM = 64 << 20, STREAM_FAR = 512 << 20;
 static const double SAMPLE = 0.003; /* seconds that one sample lasts at least */
@@ -25,6 +25,7 @@ typedef struct op_case {
     const dg_product *product; /* [n_copy][n_product] */
     int32_t n_product;
     int32_t n_copy, next;
+    int calls; /* of a sample */
     dg_attn_shape heads;
     dg_sampling sampling;
     int32_t top_k;
@@ -46,25 +47,27 @@ typedef struct bench {
 
 static op_case *add_case(bench *b, op_case c) {
     if (b->n == MAX_CASES) die("cases", "too many");
+    c.calls = 1;
     b->c[b->n] = c;
     return &b->c[b->n++];
 }
 
 /* ---- running and reporting -------------------------------------------------------------------- */
 
-/* A device is given at most AHEAD calls before it is waited for. */
+/* As many calls as last a sample, the device waited for only behind the last. */
 static void sample(bench *b, op_case *c) {
-    device_wait(b->be);
-    const double start = now();
     double seconds = 0;
-    int n = 0;
-    do {
-        c->call(b, c, c->next);
-        c->next = (c->next + 1) % c->n_copy;
-        if (++n % AHEAD == 0) device_wait(b->be);
-    } while ((seconds = now() - start) < SAMPLE);
-    device_wait(b->be);
-    series_add(&c->time, (now() - start) / n);
+    for (int n = c->calls; seconds < SAMPLE; c->calls = n, n *= 2) {
+        device_wait(b->be);
+        const double start = now();
+        for (int i = 0; i < n; i++) {
+            c->call(b, c, c->next);
+            c->next = (c->next + 1) % c->n_copy;
+        }
+        device_wait(b->be);
+        seconds = now() - start;
+    }
+    series_add(&c->time, seconds / c->calls);
 }
 
 /* "  123.4   56%", the share where the roof is known. */
@@ -486,11 +489,11 @@ void bench_ops(const settings *set) {
     static dg_config small;
     shape_find("smollm2-135m", &small);
     const dg_config *net = set->shape ? &set->net : &small;
-    const int32_t widest = net->intermediate_size > net->n_head * net->head_dim ? net->intermediate_size : net->n_head * net->head_dim;
+    const int32_t q = net->n_head * net->head_dim, widest = net->intermediate_size > q ? net->intermediate_size : q;
     const dg_backend_options opt = {.threads = set->threads,
                                     .isa = set->isa,
-                                    .max_vocab = WIDE_VOCAB,
-                                    .max_cols = widest > 8192 ? widest : 8192,
+                                    .max_vocab = set->shape ? net->vocab_size : WIDE_VOCAB,
+                                    .max_cols = set->shape ? widest : 8192,
                                     .precision = precision_of(set->compute)};
     b = (bench){.set = set, .net = net, .be = device_open(set, &opt)};
     make_rows(&b);
