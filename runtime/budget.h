@@ -49,7 +49,8 @@ typedef struct dg_budget {
     int32_t round, kept; /* rounds so far; nodes of the last one */
 } dg_budget;
 
-/* budget > 0: fixed, 0: auto with at most `most` nodes. network: there are drafters that cost a pass. */
+/* budget > 0: fixed, 0: auto with at most `most` nodes. network: there are drafters that cost a pass. temperature: the
+ * sampler's, 0 where it is greedy. */
 void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network, double temperature);
 
 /* What was measured before this session; what is 0 is not known. */

@@ -1,8 +1,9 @@
 /* The drafter interface, and the one outcome that every round and every prefill chunk yields.
  *
  * Contract: observe is called once per committed span, in order, without gaps; propose leaves at most `budget`
- * nodes besides the root, may prune others' nodes but never the root, and leaves its own cache at the committed
- * length; nothing a drafter does can alter the text. Neither allocates. */
+ * nodes besides the root (those below the tree's `deepest` are dropped afterwards), may prune others' nodes but never
+ * the root, and leaves its own cache at the committed length; nothing a drafter does can alter the text. Neither
+ * allocates. */
 #ifndef DG_DRAFTER_H
 #define DG_DRAFTER_H
 
