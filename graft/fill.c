@@ -134,7 +134,7 @@ const dg_drafter_ops dg_fill = {
     .name = "fill",
     .help = "fill[:FILE]: rows that a gate left empty get the successors of successors of the root; append=1 repeats nodes "
             "that are there, skip=1 leaves their rows out (default: other nodes get them), fit=1 the most probable nodes "
-            "instead of the fixed ones, prompt=4096, request=0; FILE: a text or a saved matrix",
+            "instead of the fixed ones, prompt=0, request=0; FILE: a text or a saved matrix",
     .open = open_drafter,
     .layout = layout,
     .observe = dg_rememberer_observe,

@@ -326,7 +326,7 @@ static dg_status observe(dg_drafter *base, const dg_outcome *o) {
 const dg_drafter_ops dg_fused = {
     .name = "fused",
     .help = "fused[:FILE]: one tree of what the text, M and the drafters before it propose, ranked by probability; "
-            "chain=1 first choices of a network stay, learn=0.03, text=1, m=1, prompt=4096, request=0; FILE: a "
+            "chain=1 first choices of a network stay, learn=0.03, text=1, m=1, prompt=0, request=0; FILE: a "
             "text or a saved matrix",
     .open = open_drafter,
     .layout = layout,

@@ -278,7 +278,7 @@ const dg_drafter_ops dg_graft = {
     .name = "graft",
     .help = "graft[:FILE]: what the drafters before it are unsure of gives way to what memory holds; tau=0 threshold "
             "(0: cut where most is promised; gated=1: the usual one), keep=0 depths stay, tree=0|1, match=2 tokens, text=1, m=1, "
-            "prompt=4096, request=0; FILE: a text or a saved matrix",
+            "prompt=0, request=0; FILE: a text or a saved matrix",
     .open = open_drafter,
     .layout = layout,
     .observe = dg_rememberer_observe,

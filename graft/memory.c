@@ -4,7 +4,7 @@
 void dg_memory_defaults(dg_memory *m) {
     m->use_m = m->use_text = true;
     m->request = false;
-    m->prompt = 4096;
+    m->prompt = 0;
 }
 
 dg_status dg_memory_open(dg_memory *m, const dg_drafter_env *env) {

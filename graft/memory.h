@@ -11,12 +11,11 @@ typedef struct dg_memory {
     dg_ngram_retriever text;
     bool use_m, use_text;
     bool request; /* what M learns ends with the text: a rewind brings back what it started with */
-    int32_t
-        prompt; /* longest run of prompt tokens that the target's head goes over for M; beyond it, bigrams */
+    int32_t prompt; /* longest run of prompt tokens that the target's head goes over for M; beyond it, bigrams */
     int32_t *warm; /* owned; what M starts with, NULL: nothing */
 } dg_memory;
 
-/* M and text, M over all texts of the session, prompts of up to 4,096 tokens scored. */
+/* M and text, M over all texts of the session, which learns bigrams from prompts. */
 void dg_memory_defaults(dg_memory *m);
 
 /* Reads env->path, if there is one: a matrix or a text to warm M up (dg_succ_read). */

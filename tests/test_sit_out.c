@@ -162,6 +162,24 @@ static void test_successors(void **state) {
     dg_test_drafter[0] = NULL;
 }
 
+/* What remembers learns bigrams from prompts, unless it is asked to have the head go over them. */
+static void test_prompts_cost_no_head(void **state) {
+    (void)state;
+    static const struct {
+        dg_draft draft;
+        int32_t prompt;
+    } want[] = {{{"fused", NULL, NULL}, 0},          {{"graft", NULL, NULL}, 0},           {{"fill", NULL, NULL}, 0},
+                {{"recycling", NULL, NULL}, 0},      {{"fused", NULL, "prompt=64"}, 64},   {{"graft", NULL, "prompt=64"}, 64},
+                {{"fill", NULL, "prompt=4096"}, 4096}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        dg_session *s = NULL;
+        check_ok(dg_session_create(model, &(dg_session_options){.context = CONTEXT, .draft = &want[i].draft, .n_draft = 1}, &s));
+        assert_int_equal(s->wants.prompt, want[i].prompt);
+        assert_int_equal(s->wants.successors, 8);
+        dg_session_free(s);
+    }
+}
+
 int main(void) {
     const char *tmp = test_tmpdir();
     for (int i = 0; i < FIXTURE_KINDS; i++) {
@@ -169,7 +187,8 @@ int main(void) {
         fixture_model(dir[i], (fixture_kind)i);
     }
     check_ok(dg_model_open(dir[FIXTURE_LLAMA], &(dg_model_options){.threads = 1}, &model));
-    const struct CMUnitTest t[] = {cmocka_unit_test(test_told_later), cmocka_unit_test(test_successors)};
+    const struct CMUnitTest t[] = {cmocka_unit_test(test_told_later), cmocka_unit_test(test_successors),
+                                  cmocka_unit_test(test_prompts_cost_no_head)};
     const int failed = cmocka_run_group_tests_name("sitting out", t, NULL, NULL);
     dg_model_close(model);
     return failed;

@@ -9,7 +9,10 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/gumbel.h"
 
-enum { FIRST_RANK = 256 }; /* first guess of how many tokens carry top_p's mass */
+enum {
+    FIRST_RANK = 256, /* first guess of how many tokens carry top_p's mass */
+    FEW = 16,         /* so many best ones are found without a bound */
+};
 
 static int32_t group_count(int32_t n) { return (n + DG_CHUNK - 1) / DG_CHUNK * DG_LANES; }
 
@@ -189,10 +192,13 @@ static void sift(uint64_t *heap, int32_t n, int32_t at) {
     heap[at] = key;
 }
 
-/* heap[0..k) = the k best of the row, best first. */
-static void best_k(const float *x, int32_t n, int32_t k, const float *group, float low, uint64_t *heap) {
+/* heap[0..k) = the k best of the row, best first. Groups below the least of the best so far are passed over; the k-th
+ * largest maximum is a bound from the start, but costs more to find than it saves when few are wanted. */
+static void best_k(const float *x, int32_t n, int32_t k, const float *group, uint64_t *heap) {
+    const int32_t n_group = group_count(n);
+    float low = k > FEW && k <= n_group ? cut(group, NULL, n_group, k) : -INFINITY;
     int32_t size = 0;
-    for (int32_t g = 0; g < group_count(n); g++) {
+    for (int32_t g = 0; g < n_group; g++) {
         if (!(group[g] >= low)) continue;
         const int32_t base = g / DG_LANES * DG_CHUNK, end = base + DG_CHUNK < n ? base + DG_CHUNK : n;
         for (int32_t i = base + g % DG_LANES; i < end; i += DG_LANES) {
@@ -205,6 +211,7 @@ static void best_k(const float *x, int32_t n, int32_t k, const float *group, flo
                 sift(heap, k, 0);
             }
         }
+        if (size == k) low = dg_order_value((uint32_t)(heap[0] >> 32));
     }
     for (int32_t left = k - 1; left > 0; left--) { /* the least goes last */
         const uint64_t least = heap[0];
@@ -218,13 +225,12 @@ static void top_k_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk
     const select_job *job = arg;
     const dg_isa *isa = job->cpu->isa;
     const dg_cpu_scratch *scratch = &job->cpu->scratch[worker];
-    const int32_t n = job->logits.cols, k = job->k, n_group = group_count(n);
+    const int32_t n = job->logits.cols, k = job->k;
     int32_t r, end;
     for (dg_split(job->logits.rows, 1, chunk, n_chunk, &r, &end); r < end; r++) {
         const float *x = dg_mat_row(&job->logits, r);
         const float max = isa->row_max(x, n, scratch->group);
-        const float low = k <= n_group ? cut(scratch->group, NULL, n_group, k) : -INFINITY;
-        best_k(x, n, k, scratch->group, low, scratch->heap);
+        best_k(x, n, k, scratch->group, scratch->heap);
         const float sum = job->logp ? log_sum(isa, x, n, max) : 0;
         for (int32_t i = 0; i < k; i++) {
             const int32_t id = dg_rank_id(scratch->heap[i]);
