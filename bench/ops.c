@@ -28,7 +28,7 @@ typedef struct op_case {
     int calls; /* of a sample */
     dg_attn_shape heads;
     dg_sampling sampling;
-    int32_t top_k;
+    int32_t best;
     series time; /* seconds of one call */
 } op_case;
 
@@ -335,12 +335,12 @@ static void bench_attention(bench *b) {
 
 static void call_sample(const bench *b, const op_case *c, int32_t copy) {
     (void)copy;
-    b->be->ops->sample(b->be, b->chosen, b->logp, c->x, b->pos, &c->sampling);
+    b->be->ops->sample(b->be, b->chosen, b->logp, c->x, b->pos, &c->sampling, b->chosen + MAX_ROWS, c->best);
 }
 
 static void call_top_k(const bench *b, const op_case *c, int32_t copy) {
     (void)copy;
-    b->be->ops->top_k(b->be, b->chosen, b->logp, c->x, c->top_k);
+    b->be->ops->top_k(b->be, b->chosen, b->logp, c->x, c->best);
 }
 
 static void call_norm(const bench *b, const op_case *c, int32_t copy) {
@@ -371,25 +371,27 @@ static void add_choices(bench *b, dg_mat x, int32_t n) {
     static const struct {
         const char *name;
         dg_sampling s;
-        int32_t top_k;
-    } choice[] = {{"greedy", {.temperature = 0}, 0},
-                  {"T 1", {.temperature = 1}, 0},
-                  {"top-k 40", {.temperature = 0.8f, .top_k = 40}, 0},
-                  {"top-p 0.95", {.temperature = 0.8f, .top_p = 0.95f}, 0},
-                  {"best 8", {.top_k = 0}, 8},
-                  {"best 64", {.top_k = 0}, 64}};
+        int32_t best;
+        void (*call)(const bench *, const op_case *, int32_t);
+    } choice[] = {{"greedy", {.temperature = 0}, 0, call_sample},
+                  {"and best 8", {.temperature = 0}, 8, call_sample},
+                  {"T 1", {.temperature = 1}, 0, call_sample},
+                  {"top-k 40", {.temperature = 0.8f, .top_k = 40}, 0, call_sample},
+                  {"top-p 0.95", {.temperature = 0.8f, .top_p = 0.95f}, 0, call_sample},
+                  {"best 8", {.temperature = 0}, 8, call_top_k},
+                  {"best 64", {.temperature = 0}, 64, call_top_k}};
     static char own[16];
     snprintf(own, sizeof own, "%d", b->net->vocab_size);
     for (int v = 0; v < (b->set->shape ? 1 : 2); v++)
         for (size_t c = 0; c < sizeof choice / sizeof *choice; c++)
-            add_case(b, (op_case){.op = choice[c].top_k ? "top_k" : "sample",
+            add_case(b, (op_case){.op = choice[c].call == call_top_k ? "top_k" : "sample",
                                   .shape = choice[c].name,
                                   .type = v ? "248320" : own,
                                   .rows = n,
                                   .sampling = choice[c].s,
                                   .n_copy = 1,
-                                  .top_k = choice[c].top_k,
-                                  .call = choice[c].top_k ? call_top_k : call_sample,
+                                  .best = choice[c].best,
+                                  .call = choice[c].call,
                                   .x = dg_mat_make(x.data, DG_F32, n, v ? WIDE_VOCAB : b->net->vocab_size)});
 }
 

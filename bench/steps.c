@@ -61,7 +61,7 @@ static void score(dg_session *s, int32_t from, int32_t n) {
         const dg_mat logits = dg_mat_rows(s->logits, 0, rows);
         dg_target_head(s->model, dg_mat_rows(s->work.x, from + at, rows), logits);
         be->ops->sample(be, s->sampled_dev->id + at, s->sampled_dev->logp + at, logits, s->batch.dev.pos + from + at,
-                        &s->sampling);
+                        &s->sampling, NULL, 0);
     }
     be->ops->download(be, &s->sampled, s->sampled_dev, (size_t)n * sizeof *s->sampled.id);
     need(dg_backend_check(be));

@@ -348,15 +348,16 @@ static void check_top_k(dg_backend *be, int32_t *id, float *logp, dg_mat logits,
     inner(be)->top_k(be, id, logp, logits, k);
 }
 
-static void check_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos,
-                         const dg_sampling *s) {
+static void check_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos, const dg_sampling *s,
+                         int32_t *best, int32_t k) {
     assert(is_f32(logits, logits.rows, logits.cols) && logits.cols > 0);
     assert(logits.rows == 0 || (id && pos));
     assert(s->temperature >= 0 && s->top_k >= 0 && s->top_p >= 0 && s->min_p >= 0 && s->min_p <= 1);
+    assert(k >= 0 && k <= logits.cols && k <= DG_TOP_K_MAX && (!k || logits.rows == 0 || best));
     within(be);
     note(14), note_at(id), note_at(logp), note_mat(logits), note_at(pos), note_real(s->temperature), note_real(s->top_p);
-    note_real(s->min_p), note((uint64_t)s->top_k), note(s->seed);
-    inner(be)->sample(be, id, logp, logits, pos, s);
+    note_real(s->min_p), note((uint64_t)s->top_k), note(s->seed), note_at(best), note((uint64_t)k);
+    inner(be)->sample(be, id, logp, logits, pos, s, best, k);
 }
 
 static bool is_i32(dg_mat m) { return mat_ok(m) && m.dtype == DG_I32; }

@@ -203,9 +203,9 @@ typedef struct dg_ops {
 
     /* id[i] = token sampled from logits[i] for position pos[i]; logp[i] = its log-softmax over the whole
      * unfiltered row at temperature 1 (NULL: not wanted). pos, id, logp: device [n]. -inf logits are
-     * never chosen while a finite one exists. */
-    void (*sample)(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos,
-                   const dg_sampling *s);
+     * never chosen while a finite one exists. With k > 0 best, device [n,k], gets the ids that top_k gives. */
+    void (*sample)(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos, const dg_sampling *s,
+                   int32_t *best, int32_t k);
 
     /* The successor matrix m[V,k] i32 (Token Recycling, Graft): row t holds tokens that followed token t, best
      * first; whatever is outside [0, V) stands for "none".

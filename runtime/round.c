@@ -157,10 +157,11 @@ static void read_logits(dg_session *s, const dg_batch *b, const dg_segment *seg,
     if (from >= to) return;
     const int32_t at = from - seg->row0, k = s->wants.successors;
     const dg_mat rows = dg_mat_rows(logits, from - first, to - from);
-    if (k) be->ops->top_k(be, s->successor + (size_t)at * (size_t)k, NULL, rows, k);
-    /* a row's noise is keyed by its own position, whatever the batch */
-    if (sample)
-        be->ops->sample(be, s->sampled_dev->id + at, s->sampled_dev->logp + at, rows, b->dev.pos + from, &s->sampling);
+    int32_t *successor = k ? s->successor + (size_t)at * (size_t)k : NULL;
+    if (sample) /* a row's noise is keyed by its own position, whatever the batch */
+        be->ops->sample(be, s->sampled_dev->id + at, s->sampled_dev->logp + at, rows, b->dev.pos + from, &s->sampling, successor, k);
+    else if (k)
+        be->ops->top_k(be, successor, NULL, rows, k);
 }
 
 /* The head over all rows of a forward pass, those of several sessions together, as many at a time as logits are kept

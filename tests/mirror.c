@@ -191,13 +191,15 @@ static void top_k(dg_backend *be, int32_t *id, float *logp, dg_mat logits, int32
     finish(&c);
 }
 
-static void sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos, const dg_sampling *s) {
+static void sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos, const dg_sampling *s, int32_t *best,
+                   int32_t k) {
     call c = {.be = be};
     const size_t n = (size_t)logits.rows;
     logits = in(&c, logits);
     int32_t *ids = place(&c, id, n * sizeof *id, true);
     float *logps = place(&c, logp, n * sizeof *logp, true);
-    inner->sample(be, ids, logps, logits, ints(&c, pos, logits.rows), s);
+    int32_t *bests = place(&c, best, n * (size_t)k * sizeof *best, true);
+    inner->sample(be, ids, logps, logits, ints(&c, pos, logits.rows), s, bests, k);
     finish(&c);
 }
 

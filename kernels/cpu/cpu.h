@@ -246,8 +246,8 @@ void dg_cpu_succ_expand(dg_backend *be, int32_t *id, dg_mat m, const int32_t *pa
                         int32_t n_root, int32_t n);
 
 void dg_cpu_top_k(dg_backend *be, int32_t *id, float *logp, dg_mat logits, int32_t k);
-void dg_cpu_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos,
-                   const dg_sampling *s);
+void dg_cpu_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos, const dg_sampling *s, int32_t *best,
+                   int32_t k);
 
 /* What sample keeps of one row, for temperature > 0. `max`: row_max of the row, whose group maxima are in
  * scratch->group; not -inf. */

@@ -147,39 +147,7 @@ static float log_prob(float x, float max, float log_sum_exp) {
     return x > -INFINITY ? dg_scale_logit(x, dg_scale_row(max)) - log_sum_exp : -INFINITY; /* NaN: -inf */
 }
 
-typedef struct select_job {
-    dg_cpu *cpu;
-    int32_t *id;
-    float *logp;
-    dg_mat logits;
-    const int32_t *pos;
-    const dg_sampling *s;
-    int32_t k;
-} select_job;
-
-static void sample_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
-    const select_job *job = arg;
-    const dg_isa *isa = job->cpu->isa;
-    const dg_cpu_scratch *scratch = &job->cpu->scratch[worker];
-    const int32_t n = job->logits.cols;
-    int32_t r, end;
-    for (dg_split(job->logits.rows, 1, chunk, n_chunk, &r, &end); r < end; r++) {
-        const float *x = dg_mat_row(&job->logits, r);
-        const float max = isa->row_max(x, n, scratch->group);
-        const int32_t id = sample_row(isa, x, n, job->pos[r], job->s, max, scratch);
-        job->id[r] = id;
-        if (job->logp) job->logp[r] = log_prob(x[id], max, log_sum(isa, x, n, max));
-    }
-}
-
-void dg_cpu_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos,
-                   const dg_sampling *s) {
-    select_job job = {.cpu = dg_cpu_of(be), .id = id, .logp = logp, .logits = logits, .pos = pos, .s = s};
-    assert(logits.cols <= job.cpu->max_vocab);
-    dg_cpu_run(job.cpu, (int64_t)logits.rows * logits.cols / 4, sample_part, &job);
-}
-
-/* ---- top-k ---- */
+/* ---- the best k ---- */
 
 /* heap[0] is the least of heap[0..n): moves it down to where it belongs. */
 static void sift(uint64_t *heap, int32_t n, int32_t at) {
@@ -221,27 +189,67 @@ static void best_k(const float *x, int32_t n, int32_t k, const float *group, uin
     }
 }
 
-static void top_k_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
-    const select_job *job = arg;
+/* ---- the operations ---- */
+
+enum { SAMPLE = 1, BEST = 2 };
+
+typedef struct select_job {
+    dg_cpu *cpu;
+    dg_mat logits;
+    int32_t *id; /* of the samples */
+    float *logp;
+    const int32_t *pos;
+    const dg_sampling *s;
+    int32_t *best; /* [rows, k] */
+    float *best_logp;
+    int32_t k;
+    int what;
+    bool apart; /* every row is two pieces of work */
+} select_job;
+
+static void select_row(const select_job *job, const dg_cpu_scratch *scratch, int32_t r, int what) {
     const dg_isa *isa = job->cpu->isa;
-    const dg_cpu_scratch *scratch = &job->cpu->scratch[worker];
+    const float *x = dg_mat_row(&job->logits, r);
     const int32_t n = job->logits.cols, k = job->k;
-    int32_t r, end;
-    for (dg_split(job->logits.rows, 1, chunk, n_chunk, &r, &end); r < end; r++) {
-        const float *x = dg_mat_row(&job->logits, r);
-        const float max = isa->row_max(x, n, scratch->group);
-        best_k(x, n, k, scratch->group, scratch->heap);
-        const float sum = job->logp ? log_sum(isa, x, n, max) : 0;
-        for (int32_t i = 0; i < k; i++) {
-            const int32_t id = dg_rank_id(scratch->heap[i]);
-            if (job->id) job->id[(size_t)r * (size_t)k + (size_t)i] = id;
-            if (job->logp) job->logp[(size_t)r * (size_t)k + (size_t)i] = log_prob(x[id], max, sum);
-        }
+    const float max = isa->row_max(x, n, scratch->group);
+    if (what & SAMPLE) {
+        const int32_t id = sample_row(isa, x, n, job->pos[r], job->s, max, scratch);
+        job->id[r] = id;
+        if (job->logp) job->logp[r] = log_prob(x[id], max, log_sum(isa, x, n, max));
+    }
+    if (!(what & BEST)) return;
+    best_k(x, n, k, scratch->group, scratch->heap);
+    const float sum = job->best_logp ? log_sum(isa, x, n, max) : 0;
+    for (int32_t i = 0; i < k; i++) {
+        const int32_t id = dg_rank_id(scratch->heap[i]);
+        const size_t at = (size_t)r * (size_t)k + (size_t)i;
+        if (job->best) job->best[at] = id;
+        if (job->best_logp) job->best_logp[at] = log_prob(x[id], max, sum);
     }
 }
 
+static void select_part(void *arg, int32_t worker, int32_t chunk, int32_t n_chunk) {
+    const select_job *job = arg;
+    const int32_t each = job->apart ? 2 : 1;
+    int32_t i, end;
+    for (dg_split(job->logits.rows * each, 1, chunk, n_chunk, &i, &end); i < end; i++)
+        select_row(job, &job->cpu->scratch[worker], i / each, !job->apart ? job->what : i % 2 ? BEST : SAMPLE);
+}
+
+static void run(dg_backend *be, select_job *job) {
+    job->cpu = dg_cpu_of(be);
+    assert(job->logits.cols <= job->cpu->max_vocab);
+    /* one look at a row serves both, unless a thread would have nothing to do */
+    job->apart = job->what == (SAMPLE | BEST) && job->logits.rows < job->cpu->n_thread;
+    dg_cpu_run(job->cpu, (int64_t)job->logits.rows * job->logits.cols / 4, select_part, job);
+}
+
+void dg_cpu_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos, const dg_sampling *s, int32_t *best,
+                   int32_t k) {
+    run(be, &(select_job){.logits = logits, .id = id, .logp = logp, .pos = pos, .s = s, .best = best, .k = k,
+                          .what = SAMPLE | (k ? BEST : 0)});
+}
+
 void dg_cpu_top_k(dg_backend *be, int32_t *id, float *logp, dg_mat logits, int32_t k) {
-    select_job job = {.cpu = dg_cpu_of(be), .id = id, .logp = logp, .logits = logits, .k = k};
-    assert(logits.cols <= job.cpu->max_vocab);
-    dg_cpu_run(job.cpu, (int64_t)logits.rows * logits.cols / 4, top_k_part, &job);
+    run(be, &(select_job){.logits = logits, .best = id, .best_logp = logp, .k = k, .what = BEST});
 }

@@ -152,7 +152,8 @@ void dg_cuda_kv_move(dg_backend *be, const dg_mat *ck, const dg_mat *cv, int32_t
 void dg_cuda_kv_get(dg_backend *be, dg_mat k, dg_mat v, dg_mat ck, dg_mat cv, int32_t row0, int32_t head_dim);
 
 void dg_cuda_top_k(dg_backend *be, int32_t *id, float *logp, dg_mat logits, int32_t k);
-void dg_cuda_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos, const dg_sampling *s);
+void dg_cuda_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos, const dg_sampling *s, int32_t *best,
+                    int32_t k);
 
 void dg_cuda_succ_update(dg_backend *be, dg_mat m, const int32_t *token, dg_mat id, const int32_t *prio);
 void dg_cuda_succ_expand(dg_backend *be, int32_t *id, dg_mat m, const int32_t *parent, const int32_t *rank,

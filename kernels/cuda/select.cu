@@ -268,7 +268,8 @@ static __global__ void __launch_bounds__(THREADS, 1) sample_kernel(sample_args a
     if (threadIdx.x == 0) a.logp[row] = log_prob(x[id], max, sum);
 }
 
-void dg_cuda_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos, const dg_sampling *s) {
+void dg_cuda_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, const int32_t *pos, const dg_sampling *s, int32_t *best,
+                    int32_t k) {
     dg_cuda *c = logits.rows ? dg_cuda_begin(be) : NULL;
     if (!c) return;
     sample_args a;
@@ -278,6 +279,7 @@ void dg_cuda_sample(dg_backend *be, int32_t *id, float *logp, dg_mat logits, con
     a.min_p_threshold = s->min_p > 0 ? dg_min_p_threshold(s->min_p) : -FLT_MAX;
     DG_LAUNCH(sample_kernel, dim3(logits.rows), dim3(THREADS), 0, c->stream, a);
     dg_cuda_end(c, "sample");
+    if (k) dg_cuda_top_k(be, best, NULL, logits, k);
 }
 
 /* ---- top-k ---- */

@@ -43,6 +43,22 @@ static void fill_row(float *x, int32_t n, int kind, uint64_t *seed) {
     }
 }
 
+/* The best that sample gives are `id`, those of top_k, for few rows and for many, and its samples are what they are alone. */
+static void best_beside_samples(dg_backend *be, dg_mat x, const int32_t *id, int32_t *best, int32_t k) {
+    static const dg_sampling s[] = {{.temperature = 0}, {.temperature = 0.9f, .top_k = 9, .top_p = 0.8f, .seed = 5}};
+    int32_t pos[N_KIND], alone[N_KIND], token[N_KIND];
+    for (int32_t r = 0; r < N_KIND; r++) pos[r] = 3 * r;
+    for (int i = 0; i < 2; i++)
+        for (int32_t rows = 1; rows <= N_KIND; rows += N_KIND - 1) {
+            const size_t bytes = sizeof *best * (size_t)(rows * k);
+            memset(best, 0xff, bytes);
+            be->ops->sample(be, alone, NULL, dg_mat_rows(x, 0, rows), pos, &s[i], NULL, 0);
+            be->ops->sample(be, token, NULL, dg_mat_rows(x, 0, rows), pos, &s[i], best, k);
+            assert_memory_equal(best, id, bytes);
+            assert_memory_equal(token, alone, sizeof *token * (size_t)rows);
+        }
+}
+
 static void top_k(dg_backend *be) {
     static const int32_t length[] = {1, 2, 17, 64, 257, 1000, 5000, 50000},
                          count[] = {1, 2, 8, 20, 64, 200, 256};
@@ -76,6 +92,7 @@ static void top_k(dg_backend *be) {
             int32_t *again = malloc(sizeof(int32_t) * (size_t)(N_KIND * k));
             be->ops->top_k(be, again, NULL, x, k);
             assert_memory_equal(again, id, sizeof(int32_t) * (size_t)(N_KIND * k));
+            best_beside_samples(be, x, id, again, k);
             free(again);
             free(all);
             free(id);
@@ -131,7 +148,7 @@ static int32_t sample_one(dg_backend *be, const float *x, int32_t n, int32_t pos
                           float *logp) {
     int32_t id = -1;
     float p;
-    be->ops->sample(be, &id, logp ? logp : &p, dg_mat_make((void *)(uintptr_t)x, DG_F32, 1, n), &pos, s);
+    be->ops->sample(be, &id, logp ? logp : &p, dg_mat_make((void *)(uintptr_t)x, DG_F32, 1, n), &pos, s, NULL, 0);
     return id;
 }
 
@@ -175,7 +192,7 @@ static void check_distribution(dg_backend *be, const float *x, int32_t n, const 
     for (int i = 0; i < BATCH; i++) memcpy(f32_at(rows, i, 0), x, sizeof(float) * (size_t)n);
     for (int d = 0; d < draws; d += BATCH) {
         for (int i = 0; i < BATCH; i++) pos[i] = d + i;
-        be->ops->sample(be, id, NULL, rows, pos, s);
+        be->ops->sample(be, id, NULL, rows, pos, s, NULL, 0);
         for (int i = 0; i < BATCH; i++) {
             assert_in_range(id[i], 0, n - 1);
             if (!(p[id[i]] > 0))
@@ -341,7 +358,7 @@ static void test_same_everywhere(void **state) {
             for (int32_t threads = 1; threads <= 4; threads += 3) {
                 dg_backend *be = open_cpu(isa_name[isa], threads);
                 if (!be) break;
-                be->ops->sample(be, any ? id : first, logp, x, pos, &setting[c]);
+                be->ops->sample(be, any ? id : first, logp, x, pos, &setting[c], NULL, 0);
                 if (any) assert_memory_equal(id, first, (size_t)n_row * sizeof *first);
                 any = true;
                 for (int32_t r = 0; r < n_row; r += 13) {
@@ -390,7 +407,7 @@ static void test_one_row(void **state) {
                 dg_backend *be = open_cpu(isa_name[isa], t ? 4 : 1);
                 if (!be) break;
                 be->ops->top_k(be, id[t], logp[t], x, K);
-                be->ops->sample(be, &token[t], &sampled[t], x, &pos, &greedy);
+                be->ops->sample(be, &token[t], &sampled[t], x, &pos, &greedy, NULL, 0);
                 dg_backend_close(be);
                 assert_int_equal(token[t], best[c] >= 0 ? best[c] : 30000);
                 assert_int_equal(id[t][0], token[t]);
