@@ -99,9 +99,11 @@ class DFlash(nn.Module):
             out.append((rotate(k, cos, sin), v))
         return out
 
-    def forward(self, x: torch.Tensor, anchor: torch.Tensor, context: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, anchor: torch.Tensor, context: Sequence[tuple[torch.Tensor, torch.Tensor]],
+                seen: list[torch.Tensor] | None = None) -> torch.Tensor:
         """x [N, A, B, H]: embeddings of A blocks a sequence; block a starts at position anchor[n, a] and sees the
-        context before it and itself, in both directions unless it is causal. Returns the final-normed rows [N, A, B, H]."""
+        context before it and itself, in both directions unless it is causal. Returns the final-normed rows [N, A, B, H];
+        `seen` gets per layer what the first head of each group attends to from row 0 in the context, [N, G, A, S]."""
         n, a, b, h = x.shape
         s = context[0][0].shape[2]
         pos = anchor[:, :, None] + torch.arange(b, device=x.device)
@@ -109,11 +111,12 @@ class DFlash(nn.Module):
         hidden = torch.arange(s, device=x.device) >= anchor[:, :, None]
         mask = torch.zeros(n, a, s, dtype=x.dtype, device=x.device).masked_fill_(hidden, float("-inf"))[:, None, :, None]
         for layer, kv in zip(self.layers, context):
-            x = x + self._attend(layer.self_attn, layer.input_layernorm(x), cos, sin, mask, kv)
+            x = x + self._attend(layer.self_attn, layer.input_layernorm(x), cos, sin, mask, kv, seen)
             x = x + layer.mlp(layer.post_attention_layernorm(x))
         return self.norm(x)
 
-    def _attend(self, m: Attention, y: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor, kv) -> torch.Tensor:
+    def _attend(self, m: Attention, y: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor, kv,
+                seen: list[torch.Tensor] | None) -> torch.Tensor:
         n, a, b, _ = y.shape
         g, hd, r = self.kv_heads, self.head_dim, self.heads // self.kv_heads
         kc, vc = kv
@@ -127,6 +130,8 @@ class DFlash(nn.Module):
             near = near + torch.full((b, b), float("-inf"), dtype=near.dtype, device=near.device).triu(1).repeat_interleave(r, 0)
         p = torch.softmax(torch.cat([far, near], -1), -1)
         s = kc.shape[2]
+        if seen is not None:
+            seen.append(p[:, :, :, 0, :s])
         o = (p[..., :s].reshape(n, g, a * b * r, s) @ vc).view(n, g, a, b * r, hd) + p[..., s:] @ v
         o = o.view(n, g, a, b, r, hd).permute(0, 2, 3, 1, 4, 5).reshape(n, a, b, -1)
         return m.o_proj(o)

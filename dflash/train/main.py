@@ -74,6 +74,8 @@ def _add_train(commands) -> None:
     p.add_argument("--gamma", type=float, default=7.0, help="decay of the loss over block positions")
     p.add_argument("--dpace", type=float, default=0.0, help="alpha of D-PACE weights in place of the decay (0: off)")
     p.add_argument("--hard", type=float, default=0.5, help="share of the target's argmax in the labels; the rest is its distribution")
+    p.add_argument("--copy", type=float, default=0.0, help="weight of the lesson where to look for what the text repeats (0: none)")
+    p.add_argument("--copy-start", type=float, metavar="MINUTES", default=0.0, help="teach attention to copy before anything else")
     p.add_argument("--temp", type=float, default=1.0, help="temperature of that distribution")
     p.add_argument("--vocab", type=int, default=8192, help="ids in the softmax of training; eagle3: the draft vocabulary")
     p.add_argument("--extra", type=int, default=512, help="further ids drawn for every step")
@@ -84,8 +86,6 @@ def _add_train(commands) -> None:
 def _add_recipe(p: argparse.ArgumentParser) -> None:
     """Steps, rates and bookkeeping of a training run."""
     p.add_argument("--states", type=int, default=5, help="eagle3: steps of training-time test")
-    p.add_argument("--copy", type=float, default=0.0, help="eagle3: weight of the lesson where to look for what the text repeats (0: none)")
-    p.add_argument("--copy-start", type=float, metavar="MINUTES", default=0.0, help="eagle3: teach one head to copy before anything else")
     p.add_argument("--inter", type=int, default=0, help="eagle3: width of the MLP (default: the target's)")
     p.add_argument("--records", type=int, default=8, help="records a step and process")
     p.add_argument("--together", type=int, default=1, help="records in one pass (1 on a CPU, more on a GPU)")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .batch import Batch
+from .batch import Batch, copy_sources
 from .draft import DFlash
 from .export import body
 from .losses import SoftCrossEntropy, Vocabulary, decay, dpace, teacher
@@ -20,7 +20,7 @@ PROMPT_HEAD = 32  # tokens: the system turn and the start of the user's, the sam
 @dataclass
 class Options:
     """Knobs of the loss. widths: block widths drawn per batch; rows: block rows a record gets (anchors = rows / width);
-    prompt: share of them that may lie in the prompt."""
+    prompt: share of them that may lie in the prompt; copy: weight of the lesson where to look for what the text repeats."""
 
     widths: tuple[int, ...] = (16,)
     rows: int = 768
@@ -29,6 +29,7 @@ class Options:
     hard: float = 0.5
     temp: float = 1.0
     prompt: float = 0.0
+    copy: float = 0.0
 
 
 @dataclass
@@ -70,6 +71,21 @@ def walk(drafts: list[list[int]], confidence: list[list[float]], truth: list[int
         out.append(Round(row, confidence[pos - first], m, min(m + 1, n - 1 - pos)))
         pos += out[-1].gained
     return out
+
+
+def copying(b: Batch, seen: torch.Tensor, anchor: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    """Where the text repeats itself: mean -log of what row 0 attends to, with its first group's first head to the token that
+    came next the time before, with the second group's to the one after that, and so on. seen [N, G, A, S], anchor [N, A].
+    Without it a drafter takes long to find that it can copy: its keys have to know which tokens came before."""
+    source = copy_sources(b.ids.cpu()).to(b.ids.device).gather(1, (anchor + 1).clamp(max=b.ids.shape[1] - 1))
+    missed = []
+    for g in range(seen.shape[1]):
+        at = source + g
+        ok = real & (source > 0) & (at < anchor)
+        row = seen[:, g].gather(-1, at.clamp(max=seen.shape[-1] - 1)[..., None])[..., 0]
+        missed.append(-row[ok].clamp(min=1e-6).log())
+    found = torch.cat(missed)
+    return found.mean() if len(found) else found.sum()
 
 
 class DFlashObjective:
@@ -120,12 +136,16 @@ class DFlashObjective:
         chosen = (ids[labels.argmax(-1)][before] == token) | (k == 0)
         valid[..., 1:] &= chosen[..., :-1].cumprod(-1).bool()
         context = self.module.context(b.taps)
-        rows = self.module(self.module.block_input(self.embed, b.ids.gather(1, anchor), width), anchor, context)
+        seen: list[torch.Tensor] | None = [] if o.copy else None
+        rows = self.module(self.module.block_input(self.embed, b.ids.gather(1, anchor), width), anchor, context, seen)
         x, source = rows[valid].to(self.head.dtype), before[valid]
         weight = self._weights(valid, x, w, bias, labels, source)
         total = weight.sum()
         loss, ce, hit = SoftCrossEntropy.apply(x, w, bias, labels, source, weight / total)
-        return loss, self._stats(float(loss.detach() * total), float(total), hit, k.expand_as(valid)[valid])
+        stats = self._stats(float(loss.detach() * total), float(total), hit, k.expand_as(valid)[valid])
+        if seen:
+            loss = loss + o.copy * copying(b, seen[0], anchor, real)
+        return loss, stats
 
     def _weights(self, valid, x, w, bias, labels, source) -> torch.Tensor:
         """Weight of every valid row [n]."""

@@ -84,6 +84,12 @@ def start_run(args) -> Run:
     return _start_dflash(args, target, folder, train, val, counts, device)
 
 
+def teach_copying(args, drafter: DFlash | Eagle3, target: Target, loader: Loader, train: list[Record]) -> None:
+    """--copy-start, when a run begins."""
+    if args.copy_start and not os.path.exists(os.path.join(args.out, "state.pt")):
+        copy_start(drafter, target.embed, loader, train, args.copy_start)
+
+
 def _start_dflash(args, target: Target, folder: Folder, train: list[Record], val: list[Record], counts: Counter, device: str) -> Run:
     taps = tuple(args.taps or folder.taps)
     if os.path.isdir(args.init):
@@ -91,8 +97,10 @@ def _start_dflash(args, target: Target, folder: Folder, train: list[Record], val
     loader = Loader(folder, target, taps, torch.float32, device)
     draft = make_dflash(args, target, taps, loader.batch(train[:1]).taps[0]).to(device)
     vocabulary = Vocabulary(counts, target.config.vocab, min(args.vocab, target.config.vocab), args.extra)
-    options = Options(args.widths or (args.block,), args.rows, args.gamma, args.dpace, args.hard, args.temp, args.prompt_share)
+    options = Options(args.widths or (args.block,), args.rows, args.gamma, args.dpace, args.hard, args.temp, args.prompt_share,
+                      args.copy)
     objective = DFlashObjective(draft, target, vocabulary, options, torch.float32)
+    teach_copying(args, draft, target, loader, train)
 
     def export(path: str, info: dict) -> None:
         write_checkpoint(path, draft.config, objective.tensors(), info)
@@ -129,8 +137,7 @@ def _start_eagle(args, target: Target, folder: Folder, train: list[Record], val:
             warm_start_eagle(head, target)
     loader = Loader(folder, target, head.taps, torch.float32, device)
     objective = EagleObjective(head, target, args.states, 0.8, args.hard, args.temp, args.copy)
-    if args.copy_start and not os.path.exists(os.path.join(args.out, "state.pt")):
-        copy_start(head, target.embed, loader, train, args.copy_start)
+    teach_copying(args, head, target, loader, train)
 
     def export(path: str, info: dict) -> None:
         write_checkpoint(path, head.config, objective.tensors(), info)

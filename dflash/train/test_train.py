@@ -3,18 +3,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import signal
 import tempfile
 import unittest
 from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
 
 import torch
+import torch.nn.functional as F
 
 from . import smoke
 from .batch import Batch, Order, copy_sources
-from .copying import missed, set_copier, teach_where, where_to_look
+from .copying import attention_of, dflash_looks, eagle_looks, lookers, missed, set_dflash, set_eagle, teach_where, where_to_look
 from .data import Folder, Record, ShardWriter, pack_answers, read_records, unpack_answers
 from .draft import DFlash, check_target, default_taps, load_dflash, new_config, warm_start
 from .eagle import Eagle3, EagleObjective, maps, new_eagle_config, warm_start_eagle
@@ -22,7 +26,7 @@ from .errors import TrainError
 from .export import body, reduced_head, write_checkpoint
 from .generate import Generator, Job, loop_start
 from .losses import SoftCrossEntropy, Vocabulary, decay, dpace, teacher
-from .objective import DFlashObjective, Options, Stats, walk
+from .objective import DFlashObjective, Options, Stats, copying, walk
 from .prompts import Prompts
 from .setup import draft_ids, run_ids
 from .target import Target, load_target, unpermute
@@ -179,35 +183,75 @@ class Networks(unittest.TestCase):
         self.assertEqual([int(ids[0, r + 2]) for r in rows], [int(ids[0, a + 1]) for a in at])
         self.assertIn(5, rows.tolist())
 
+    def repeats(self, taps):
+        """A loader of texts said twice; a record is a seed."""
+        def batch(records) -> Batch:
+            part = torch.randint(20, 44, (1, 14), generator=torch.Generator().manual_seed(records[0]))
+            ids = torch.cat([part, part], 1)
+            final, tapped, _ = self.target.forward(ids[:, :-1], taps)
+            return Batch(ids, tapped, final, torch.tensor([6]), torch.tensor([28]))
+        return SimpleNamespace(batch=batch)
+
+    def lost(self, drafter, look) -> list[float]:
+        a = attention_of(drafter)
+        return [float(missed(drafter, a.q_proj.weight[q], a.k_proj.weight[k], look, g).detach().mean()) for g, (q, k) in enumerate(lookers(drafter))]
+
     def test_a_head_is_taught_to_copy(self):
         torch.manual_seed(0)
         head = Eagle3(new_eagle_config(self.target, (1, 3, 4), 96, 120), torch.arange(120) + 20)
         warm_start_eagle(head, self.target)
-
-        def repeat(seed: int) -> Batch:
-            part = torch.randint(20, 44, (1, 14), generator=torch.Generator().manual_seed(seed))
-            ids = torch.cat([part, part], 1)
-            final, taps, _ = self.target.forward(ids[:, :-1], head.taps)
-            return Batch(ids, taps, final, torch.tensor([6]), torch.tensor([28]))
-
-        class Repeats:
-            def batch(self, records):
-                return repeat(records[0])
-
-        def lost(b: Batch) -> float:
-            a = head.midlayer.self_attn
-            return float(missed(head, a.q_proj.weight[:head.head_dim], a.k_proj.weight[:head.head_dim], self.target.embed, b).detach().mean())
-
-        unseen = repeat(1000)
-        before = lost(unseen)
-        teach_where(head, self.target.embed, Repeats(), list(range(100)), 10, steps=100)
-        self.assertLess(lost(unseen), before - 0.7)
-        set_copier(head, self.target.embed, unseen)
+        texts = self.repeats(head.taps)
+        unseen = texts.batch([1000])
+        look = lambda b: eagle_looks(head, self.target.embed, b)
+        before = self.lost(head, look(unseen))
+        teach_where(head, look, texts, list(range(100)), 10, steps=100)
+        self.assertLess(self.lost(head, look(unseen))[0], before[0] - 0.7)
+        set_eagle(head, self.target.embed, unseen)
         a = head.midlayer.self_attn
         x = torch.cat([head.midlayer.input_layernorm(self.target.embed[unseen.ids[0, 1:]]), torch.zeros(27, 64)], -1)
         said = a.o_proj.weight[:, :head.head_dim] @ (a.v_proj.weight[:head.head_dim] @ x.t())
         best = (self.target.embed @ said).argmax(0)
         self.assertGreater(float((best == unseen.ids[0, 1:]).float().mean()), 0.9)
+
+    def test_a_block_drafter_is_taught_to_copy(self):
+        torch.manual_seed(0)
+        draft = DFlash(new_config(self.target, 1, (1, 3, 5), 8, 3, True))
+        texts = self.repeats(draft.taps)
+        unseen = texts.batch([1000])
+        warm_start(draft, self.target, unseen.taps[0])
+        look = lambda b: dflash_looks(draft, self.target.embed, b)
+        seen = look(unseen)
+        for g, (rows, at) in enumerate(seen.where):  # group g looks where the token g + 1 behind the row's is
+            self.assertGreater(len(rows), 8)
+            for r, i in zip(rows.tolist(), at.tolist()):
+                self.assertLess(i, r)
+                self.assertEqual(int(unseen.ids[0, i]), int(unseen.ids[0, r + 1 + g]))
+        before = self.lost(draft, seen)
+        teach_where(draft, look, texts, list(range(100)), 10, steps=100)
+        after = self.lost(draft, look(unseen))
+        self.assertLess(after[0], before[0] - 0.5)
+        self.assertLess(sum(after), sum(before))
+
+        def telling(records) -> Batch:  # features that tell their tokens
+            b = texts.batch(records)
+            last = self.target.embed[b.ids[:, :27]]
+            return replace(b, taps=torch.cat([b.taps[..., :-last.shape[-1]], last], -1))
+        set_dflash(draft, self.target.embed, SimpleNamespace(batch=telling), list(range(100)))
+        unseen = telling([1000])
+        a, (group, hd) = attention_of(draft), (draft.heads // draft.kv_heads, draft.head_dim)
+        self.assertEqual(float(a.o_proj.weight[:, hd:group * hd].abs().max().detach()) if group > 1 else 0.0, 0.0)
+        said = a.o_proj.weight[:, :hd] @ (a.v_proj.weight[:hd] @ draft.hidden_norm(draft.fc(unseen.taps[0])).t())
+        score = F.cosine_similarity(self.target.embed[20:44, :, None], said[None], 1)  # of the tokens that these texts are made of
+        self.assertGreater(float((score.argmax(0) + 20 == unseen.ids[0, :27]).float().mean()), 0.8)
+
+    def test_the_lesson_where_to_look_counts_what_was_attended_to(self):
+        ids = torch.tensor([[5, 1, 2, 3, 4, 9, 1, 2, 3, 4, 7, 8]])
+        b = Batch(ids, None, None, torch.tensor([1]), torch.tensor([12]))
+        anchor, real = torch.tensor([[3, 8, 10]]), torch.tensor([[True, True, True]])  # only that at 8 has a repeat before it
+        seen = torch.full((1, 2, 3, 11), 0.01)
+        seen[0, 0, 1, 4], seen[0, 1, 1, 5] = 0.5, 0.25
+        self.assertAlmostEqual(float(copying(b, seen, anchor, real)), (math.log(2) + math.log(4)) / 2, places=5)
+        self.assertEqual(float(copying(b, seen, anchor, real & False)), 0.0)
 
     def test_batched_answers_are_those_of_single_passes(self):
         jobs = [Job(str(i), torch.randint(3, 150, (3 + i,), generator=torch.Generator().manual_seed(i)).tolist(), 9, 0.0, "") for i in range(7)]
