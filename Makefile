@@ -34,7 +34,7 @@ TEST_SRC := $(filter-out $(TRAINED),$(wildcard tests/test_*.c tests/ops/test_*.c
 TEST_LIB := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
 # Two programs: operations beside the machine's roofs, and modes beside plain decoding.
 OPS_SRC  := $(addprefix bench/,bench_ops.c ops.c steps.c shape.c device.c measure.c peaks.c)
-BENCH_SRC:= $(filter-out $(OPS_SRC),$(wildcard bench/*.c)) bench/measure.c bench/peaks.c
+BENCH_SRC:= $(filter-out $(OPS_SRC) bench/rank_fit.c,$(wildcard bench/*.c)) bench/measure.c bench/peaks.c
 BENCH_PART := $(addprefix bench/,stats.c prompts.c sample.c arms.c summary.c shape.c measure.c) # what its unit test links
 
 comma    := ,
@@ -163,18 +163,20 @@ $(BUILD)/rel/bench/provenance.o $(BUILD)/test/bench/provenance.o: BASE += -I$(BU
 $(BUILD)/rel/bench/provenance.o $(BUILD)/test/bench/provenance.o: $(BUILD)/revision.h
 
 $(BUILD)/test/tests/test_bench: $(BENCH_PART:%.c=$(BUILD)/test/%.o)
-$(BUILD)/test/tests/e2e/test_bench: | $(BUILD)/bench/dgraft-bench
+$(BUILD)/test/tests/e2e/test_bench: | $(BUILD)/bench/dgraft-bench $(BUILD)/bench/rank_fit
 $(BUILD)/test/tests/e2e/test_bench_ops: | $(BUILD)/bench/bench_ops $(if $(findstring thread,$(SAN)),,$(BUILD)/sim/bench/bench_ops)
 $(BUILD)/bench/bench_ops: $(OPS_SRC:%.c=$(BUILD)/rel/%.o)
 $(BUILD)/bench/dgraft-bench: $(BENCH_SRC:%.c=$(BUILD)/rel/%.o)
-$(BUILD)/bench/bench_ops $(BUILD)/bench/dgraft-bench: $(BUILD)/libdgraft.a
+$(BUILD)/bench/rank_fit: bench_link = -Wl,--wrap=dg_rank_learn
+$(BUILD)/bench/rank_fit: $(BUILD)/rel/bench/rank_fit.o $(BUILD)/rel/bench/prompts.o
+$(BUILD)/bench/bench_ops $(BUILD)/bench/dgraft-bench $(BUILD)/bench/rank_fit: $(BUILD)/libdgraft.a
 $(BUILD)/cuda/bench/bench_ops: $(OPS_SRC:%.c=$(BUILD)/rel/%.o)
 $(BUILD)/cuda/bench/dgraft-bench: $(BENCH_SRC:%.c=$(BUILD)/rel/%.o)
 $(BUILD)/cuda/bench/bench_ops $(BUILD)/cuda/bench/dgraft-bench: $(BUILD)/cuda/libdgraft.a
-$(foreach d,bench cuda/bench,$(BUILD)/$d/bench_ops $(BUILD)/$d/dgraft-bench):
+$(foreach d,bench cuda/bench,$(BUILD)/$d/bench_ops $(BUILD)/$d/dgraft-bench) $(BUILD)/bench/rank_fit:
 	@mkdir -p $(@D)
 	$(call say,LD ,$@)
-	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) $(if $(findstring /cuda/,$@),$(CUDA_LIB)) -o $@
+	$(Q)$(CC) $(if $(SAN),-fsanitize=$(SAN)) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) $(if $(findstring /cuda/,$@),$(CUDA_LIB)) $(bench_link) -o $@
 
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
@@ -191,7 +193,7 @@ test: deps ## every test; ends with `N passed, N failed, N skipped`
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) test-run
 
 .PHONY: test-run
-test-run: $(TEST_BIN) all $(BUILD)/bench/dgraft-bench $(BUILD)/bench/bench_ops $(SIM_BIN) $(SIM_NVCC) $(if $(NVCC),$(BUILD)/cuda/libdgraft.so $(BUILD)/cuda/dgraft)
+test-run: $(TEST_BIN) all $(BUILD)/bench/dgraft-bench $(BUILD)/bench/bench_ops $(BUILD)/bench/rank_fit $(SIM_BIN) $(SIM_NVCC) $(if $(NVCC),$(BUILD)/cuda/libdgraft.so $(BUILD)/cuda/dgraft)
 	@GOLDEN=$(GOLDEN) BUILD=$(BUILD) sh tests/run.sh $(TEST_BIN) $(SIM_BIN)
 
 # The tests of the CUDA backend on a device.

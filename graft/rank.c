@@ -83,6 +83,12 @@ static float value(const features *f, int32_t i) {
     return f->index[i] == LOGP ? f->logp : 1;
 }
 
+void dg_rank_features(const dg_place *at, const dg_candidate *c, float *x) {
+    const features f = features_of(at, c);
+    memset(x, 0, N_WEIGHT * sizeof *x);
+    for (int32_t k = 0; k < f.n; k++) x[f.index[k]] = value(&f, k);
+}
+
 void dg_rank_score(const dg_rank *r, const dg_place *at, dg_candidate *c, int32_t n) {
     float most = 0, sum = 0;
     for (int32_t i = 0; i < n; i++) {

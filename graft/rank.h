@@ -39,6 +39,9 @@ void dg_rank_init(dg_rank *r, bool network, float rate);
 /* Sets p of the n candidates, each token once. The p of all add up to less than 1. */
 void dg_rank_score(const dg_rank *r, const dg_place *at, dg_candidate *c, int32_t n);
 
+/* What weights are multiplied with: x [DG_RANK_WEIGHTS]; s = sum of weight[k] x[k]. For bench/rank_fit.c. */
+void dg_rank_features(const dg_place *at, const dg_candidate *c, float *x);
+
 /* One step of gradient ascent on log P(next): `next` followed, whether it was a candidate or not. p as
  * dg_rank_score left it. */
 void dg_rank_learn(dg_rank *r, const dg_place *at, const dg_candidate *c, int32_t n, int32_t next);

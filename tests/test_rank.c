@@ -38,10 +38,19 @@ static void test_probabilities(void **state) {
             for (int k = 0; k < DG_RANK_WEIGHTS; k++) r.weight[k] *= 60;
         dg_rank_score(&r, &at, c, n);
         float sum = 0;
+        double score[20], most = 0, all = 0;
         for (int32_t i = 0; i < n; i++) {
             assert_true(c[i].p >= 0 && c[i].p <= 1);
             sum += c[i].p;
+            float x[DG_RANK_WEIGHTS];
+            dg_rank_features(&at, &c[i], x);
+            score[i] = 0;
+            for (int k = 0; k < DG_RANK_WEIGHTS; k++) score[i] += (double)r.weight[k] * (double)x[k];
+            most = fmax(most, score[i]);
         }
+        for (int32_t i = 0; i < n; i++) all += exp(score[i] - most);
+        for (int32_t i = 0; i < n; i++) /* P(c) = exp(s_c) / (1 + sum exp(s)) */
+            assert_true(fabs((double)c[i].p - exp(score[i] - most) / (exp(-most) + all)) < 2e-4);
         assert_true(sum <= 1.00001f);
     }
 }

@@ -4,7 +4,9 @@ the target writes itself.
 Owns: the sampling; the wordings are in prompts.txt."""
 from __future__ import annotations
 
+import argparse
 import ast
+import json
 import os
 import random
 import re
@@ -184,3 +186,22 @@ def standard_functions(limit: int = 900) -> list[str]:
                 if 4 <= len(part) <= 18 and sum(map(len, part)) < limit:
                     found.append("\n".join(line[node.col_offset:] for line in part))
     return found
+
+
+def write_prompts(seed: int, each: int) -> None:
+    """`each` prompts of every kind as JSON lines on standard output, in the order in which they were drawn."""
+    made = Prompts(seed)
+    left = {name: each for _, name, _ in made.kinds}
+    for name, text in made:
+        if left[name]:
+            left[name] -= 1
+            print(json.dumps({"id": f"{name}-{each - left[name]}", "category": name, "prompt": text}))
+        if not any(left.values()):
+            return
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(prog="python3 -m dflash.train.prompts", description=write_prompts.__doc__)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--each", type=int, default=9)
+    write_prompts(**vars(options.parse_args()))

@@ -393,11 +393,40 @@ static void test_handicap(void **state) {
     check_said(bench(MODEL "--handicap nothing=5"), 2, "there is no arm");
 }
 
+/* Weights of the fused tree's ranking are fitted to what followed: what they promise all in all is what came. */
+static void test_rank_fit(void **state) {
+    (void)state;
+    char bench_program[sizeof program], *name = strstr(program, "dgraft-bench");
+    assert_non_null(name);
+    memcpy(bench_program, program, sizeof program);
+    memcpy(name, "rank_fit", sizeof "rank_fit");
+    for (int network = 0; network < 2; network++) {
+        check_said(bench("-m target %s -t 1 -n 24 --budget 6 prompts.jsonl", network ? "--drafter drafter" : ""), 0, "by those built in");
+        double said_of = 0, came = 0, n, p, q;
+        int lines = 0;
+        const char *at = strstr(said, "promised .. came");
+        assert_non_null(at);
+        for (at = strchr(at, '\n') + 1; sscanf(at, " %lf %% .. %lf %% (%lf)", &p, &q, &n) == 3; at = strchr(at, '\n') + 1)
+            said_of += n * p, came += n * q, lines++;
+        assert_true(lines > 2 && came > 0 && fabs(said_of / came - 1) < 0.15);
+        int weights = 0;
+        for (char *end; *at && *at != '\n'; at = end + strspn(end, "f, "), weights++) { /* the line that is left */
+            assert_true(isfinite(strtod(at, &end)));
+            assert_true(end > at && *end == 'f');
+        }
+        assert_int_equal(weights, 29);
+    }
+    check_said(bench("-m target none.jsonl"), 1, "none.jsonl");
+    check_said(bench("--drafter drafter prompts.jsonl"), 2, "usage");
+    memcpy(program, bench_program, sizeof program);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_run),       cmocka_unit_test(test_resume),    cmocka_unit_test(test_difference),
         cmocka_unit_test(test_interrupt), cmocka_unit_test(test_disk_full), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_skips),     cmocka_unit_test(test_compare),   cmocka_unit_test(test_handicap),
+        cmocka_unit_test(test_rank_fit),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
