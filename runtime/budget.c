@@ -273,8 +273,9 @@ static double rate(const dg_budget *b, bool network) {
 }
 
 bool dg_budget_sure(dg_budget *b, const dg_tree *t) {
-    if (b->fixed || !(b->pace > 0) || !b->n_round[1]) return false;
+    if (b->trial || b->fixed || !(b->pace > 0) || !b->n_round[1]) return false;
     const bool use = b->use;
+    if (use && b->round - b->ran >= STALE) return false; /* what they bring is long forgotten */
     double tokens[DG_BUDGET_SIZES];
     b->use = false;
     const int32_t i = best_size(b, t, tokens);
@@ -318,12 +319,13 @@ int32_t dg_budget_begin(dg_budget *b, int32_t room, bool *network) {
 }
 
 static void learn_rate(dg_budget *b, const dg_tree *t, int32_t gained) {
+    for (int i = 0; i < 2; i++) b->tokens[i] *= decay, b->time[i] *= decay; /* by age, not by use */
+    if (b->sure) return;
     double tokens[DG_BUDGET_SIZES];
     best_size(b, t, tokens); /* those of what was verified */
     const bool use = b->use;
     b->n_round[use]++;
     /* what came of it is scattered, what was expected may be wrong: the mean of both */
-    for (int i = 0; i < 2; i++) b->tokens[i] *= decay, b->time[i] *= decay; /* by age, not by use */
     b->tokens[use] += (tokens[size_index(t->n)] + gained) / 2;
     b->time[use] += b->draft[use] + b->rest + cost_of(b, t->n);
 }
@@ -337,9 +339,9 @@ void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double dr
     learn_acceptance(b, t, w);
     b->draft[b->use] = mean(b->draft[b->use], draft / b->pace, b->n_round[b->use] + 1, MEAN);
     b->rest = mean(b->rest, rest / b->pace, b->round, MEAN);
-    if (b->sure) return;
     learn_rate(b, t, w->n);
     if (!b->network) return;
+    if (b->use) b->ran = b->round;
     if (b->trial > 0) {
         if (--b->trial == 0) decide(b);
     } else if (b->wait > 0) {

@@ -343,6 +343,29 @@ static void test_memory_is_sure(void **state) {
     assert_true(run(&w, &b, 1600) * w.base > 0.9 * best);
 }
 
+/* Memory always has something good to say, and the network, bad at first, becomes far better: it is found out, though every
+ * round promises more without the network than rounds with it brought. */
+static void test_looks_again(void **state) {
+    (void)state;
+    world w = {.base = 10, .slope = 0.5, .flat = 1, .draft = 4, .claimed = 0.95f, .real = 0, .memory = 0.6f, .seed = 12};
+    dg_budget b;
+    dg_budget_init(&b, 0, 15, true, 0);
+    run(&w, &b, 200);
+    w.passes = 0;
+    run(&w, &b, 400);
+    assert_true(w.passes < 20);
+    w.real = 0.95f;
+    run(&w, &b, 300);
+    w.passes = 0;
+    run(&w, &b, 1000);
+    assert_true(w.passes > 900);
+    w.real = 0; /* and back */
+    run(&w, &b, 100);
+    w.passes = 0;
+    run(&w, &b, 1000);
+    assert_true(w.passes < 50);
+}
+
 static void test_fixed(void **state) {
     (void)state;
     world w = {.base = 10, .slope = 9, .flat = 1, .draft = 90, .claimed = 0.9f, .real = 0, .seed = 11};
@@ -367,7 +390,7 @@ int main(void) {
     const struct CMUnitTest t[] = {
         cmocka_unit_test(test_near_the_best),          cmocka_unit_test(test_never_much_slower),
         cmocka_unit_test(test_memory_without_network), cmocka_unit_test(test_recovers),
-        cmocka_unit_test(test_stall_and_curve),        cmocka_unit_test(test_fixed),
+        cmocka_unit_test(test_stall_and_curve),        cmocka_unit_test(test_looks_again), cmocka_unit_test(test_fixed),
         cmocka_unit_test(test_honest_drafters_cost_little), cmocka_unit_test(test_prompt_tells_the_price),
         cmocka_unit_test(test_memory_is_sure), cmocka_unit_test(test_cold_start),
         cmocka_unit_test(test_trust_and_temperature),
