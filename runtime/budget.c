@@ -42,13 +42,15 @@ static int32_t size_index(int32_t n) {
 
 void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network, double temperature) {
     *b = (dg_budget){.most = budget ? budget : most,
-                     .trust = first_trust / (1 + temperature),
                      .fixed = budget > 0,
                      .network = network,
                      .on = network,
                      .wait = PLAIN + TRY_ON,
                      .pause = PAUSE};
+    dg_budget_temperature(b, temperature);
 }
+
+void dg_budget_temperature(dg_budget *b, double temperature) { b->trust = first_trust / (1 + temperature); }
 
 void dg_budget_text(dg_budget *b) {
     if (b->wait > NEW_TEXT) b->wait = NEW_TEXT;

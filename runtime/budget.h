@@ -54,6 +54,9 @@ typedef struct dg_budget {
  * sampler's, 0 where it is greedy. */
 void dg_budget_init(dg_budget *b, int32_t budget, int32_t most, bool network, double temperature);
 
+/* Another temperature from now on. */
+void dg_budget_temperature(dg_budget *b, double temperature);
+
 /* What was measured before this session; what is 0 is not known. */
 typedef struct dg_budget_prior {
     double seconds[DG_BUDGET_SIZES]; /* of a verify pass over dg_budget_rows(i) rows */

@@ -211,7 +211,8 @@ dg_status dg_sessions_step(dg_session *const *s, size_t n_session, size_t *count
 void dg_session_limit(dg_session *s, size_t limit);
 
 /* One appended token. text is whole UTF-8, cut before stop strings, and may be empty while a character or
- * a possible stop string is pending; the last call has token -1 and what was held back. */
+ * a possible stop string is pending; the last call has token -1 and what was held back (at a limit not the beginning of a
+ * character: the answer may go on). */
 typedef struct dg_piece {
     const char *text;
     size_t len;
@@ -222,14 +223,17 @@ typedef struct dg_piece {
 
 /* Steps until the text ends or `limit` tokens were appended (0: no limit). callback (may be NULL) gets each
  * token in order; returning false stops there with DG_OK and DG_STOP_CANCELLED: what was drafted behind is forgotten, and
- * dg_session_sync or dg_session_rewind goes on. Replaces the limit of dg_session_limit and leaves none. */
+ * dg_session_sync or dg_session_rewind goes on. It may call dg_session_limit and dg_session_set_sampler, which hold from the
+ * token behind the one it was given, and what changes nothing; nothing else. Replaces the limit of dg_session_limit and
+ * leaves none: called again after DG_STOP_LIMIT it goes on with the same answer, stop strings and characters that the limit
+ * cut in two included. */
 dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void *ud, const dg_piece *p),
                               void *ud, dg_stop *why);
 
 /* Forgets every token from position pos on (1 <= pos <= length). */
 dg_status dg_session_rewind(dg_session *s, size_t pos);
 
-/* Writes what the first of its drafters that has such a memory learned beyond the text (the successor matrix), to be given
+/* Writes what the first of its drafters that has such a memory switched on learned beyond the text (the successor matrix), to be given
  * as that drafter's path later. ARGUMENT if none has. */
 dg_status dg_session_save_memory(const dg_session *s, const char *path);
 
@@ -241,7 +245,8 @@ const int32_t *dg_session_tokens(const dg_session *s, size_t *n);
 /* Of the same tokens: log-probability (0 for prompt tokens) and source (0 target or prompt, i + 1 draft[i]). */
 const float *dg_session_logprobs(const dg_session *s);
 /* By how much the last token was preferred to `other` when it was sampled: the difference of their logits, each with the
- * temperature times its noise; filters aside. ARGUMENT unless a step without drafted tokens has just appended it. */
+ * temperature times its noise; filters aside. ARGUMENT unless a step of this
+ * session alone, without drafted tokens, has just appended it. */
 dg_status dg_session_margin(const dg_session *s, int32_t other, float *margin);
 const uint8_t *dg_session_sources(const dg_session *s);
 dg_stop dg_session_stopped(const dg_session *s);
@@ -271,7 +276,8 @@ void dg_session_reset_stats(dg_session *s);
 /* The last round: the tree as it was verified, and what became of it. Pointers are valid until the next call that changes
  * the session. */
 typedef struct dg_round {
-    uint64_t index;        /* rounds since the statistics were reset, this one included; 0: none yet, nothing else is set */
+    uint64_t index;        /* rounds since the statistics were reset, this one included; 0: none yet, or the text was changed
+                              since (sync, rewind), and nothing else is set */
     int32_t n;             /* nodes; node 0, the root, is the last token of the text before the round */
     const int32_t *token;  /* [n] */
     const int16_t *parent; /* [n] before the node itself; the root's is -1 */
@@ -279,7 +285,7 @@ typedef struct dg_round {
     const uint8_t *source; /* [n] i + 1: draft[i]; the root's is 0 */
     int32_t n_path;
     const int32_t *path;   /* [n_path] the nodes that became text, from the root on */
-    int32_t next;          /* the token behind them, the target's own */
+    int32_t next;          /* the target's own token behind them; not part of the text where that ended before */
     int32_t cut;           /* depth at which a drafter cut its draft short, -1: none did */
     double draft_seconds, verify_seconds;
 } dg_round;

@@ -291,6 +291,8 @@ static dg_status verify_group(dg_session *const *s, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         s[i]->stats.verify_seconds += seconds;
         s[i]->round_verify = seconds;
+        s[i]->drawn = s[i]->sampling;
+        s[i]->alone = n == 1;
         DG_TRY(settle(s[i]));
     }
     return DG_OK;
@@ -317,6 +319,7 @@ static dg_status step_all(dg_session *const *s, int32_t n) {
 static dg_status check_step(dg_session *s) {
     DG_TRY(dg_session_alive(s));
     DG_CHECK(s->n_token > 0, DG_ERR_ARGUMENT, "the session holds no tokens yet: give it a prompt first");
+    if (s->stopped == DG_STOP_LIMIT && s->limit > 0) s->stopped = DG_STOP_NONE; /* that of a dg_session_generate, over now */
     if (s->stopped == DG_STOP_NONE && s->n_token >= s->context) s->stopped = DG_STOP_CONTEXT;
     if (s->stopped == DG_STOP_NONE && s->limit <= 0) s->stopped = DG_STOP_LIMIT; /* used up before a sync */
     return DG_OK;
@@ -400,15 +403,29 @@ static dg_status prefill_chunk(dg_session *s, int32_t n, bool score) {
     return tell(s, false, &o, score ? n : 0);
 }
 
-/* Special tokens alone are no text. */
-static bool holds_text(const dg_session *s) {
+/* Whether there is text before token `end`. Special tokens alone are none. */
+static bool holds_text(const dg_session *s, int32_t end) {
     const dg_tokenizer *t = s->model->tokenizer;
-    for (int32_t i = 0; t && i < s->n_token; i++)
+    for (int32_t i = 0; t && i < end; i++)
         if (!dg_tokenizer_is_special(t, s->token[i])) return true;
     return false;
 }
 
-dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n) {
+/* The text in the state in which its last token left it: as much of the answer is gone over as can matter. */
+static void restore_text(dg_session *s) {
+    const dg_tokenizer *t = s->model->tokenizer;
+    int32_t from = s->n_token;
+    for (size_t bytes = 0; t && from > s->answer && bytes < dg_text_reach(&s->text); from--)
+        if (!dg_tokenizer_is_special(t, s->token[from - 1])) bytes += dg_tokenizer_bytes(t, s->token[from - 1]).len;
+    dg_text_reset(&s->text, holds_text(s, from));
+    for (; from < s->n_token; from++) {
+        dg_text_round(&s->text);
+        dg_text_push(&s->text, s->token[from]);
+    }
+}
+
+/* Makes the session hold exactly these tokens; the text is the caller's. */
+static dg_status set_tokens(dg_session *s, const int32_t *tokens, size_t n) {
     DG_TRY(dg_session_alive(s));
     DG_CHECK(tokens && n > 0, DG_ERR_ARGUMENT, "the prompt is empty: at least one token is needed");
     DG_CHECK(n <= (size_t)s->context, DG_ERR_CONTEXT_FULL, "%zu tokens do not fit the context of %d", n, s->context);
@@ -433,7 +450,6 @@ dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n) {
     s->n_token = (int32_t)n;
     s->n_new = 0;
     s->stopped = DG_STOP_NONE;
-    dg_text_reset(&s->text, holds_text(s));
 
     dg_status st = DG_OK;
     const bool score = s->n_token - 1 - keep <= s->wants.prompt;
@@ -448,5 +464,23 @@ dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n) {
     s->stats.reused += (uint64_t)keep;
     s->stats.prompt_tokens += (uint64_t)(s->n_token - 1 - keep);
     s->stats.prefill_seconds += dg_now() - start;
+    return DG_OK;
+}
+
+dg_status dg_session_sync(dg_session *s, const int32_t *tokens, size_t n) {
+    DG_TRY(set_tokens(s, tokens, n));
+    s->answer = s->n_token;
+    dg_text_reset(&s->text, holds_text(s, s->n_token));
+    return DG_OK;
+}
+
+dg_status dg_session_rewind(dg_session *s, size_t pos) {
+    DG_TRY(dg_session_alive(s));
+    DG_CHECK(pos >= 1 && pos <= (size_t)s->n_token, DG_ERR_ARGUMENT, "rewind: expected a position from 1 to %d, found %zu",
+             s->n_token, pos);
+    const bool shorter = pos < (size_t)s->n_token;
+    DG_TRY(set_tokens(s, s->token, pos));
+    s->answer = min32(s->answer, s->n_token);
+    if (shorter) restore_text(s);
     return DG_OK;
 }

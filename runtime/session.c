@@ -277,14 +277,8 @@ dg_status dg_session_step(dg_session *s, int32_t *out, size_t cap, size_t *n) {
 
 void dg_session_limit(dg_session *s, size_t limit) {
     s->limit = limit == 0 || limit > INT32_MAX ? INT32_MAX : (int32_t)limit;
+    s->new_limit = true;
     if (s->stopped == DG_STOP_LIMIT) s->stopped = DG_STOP_NONE;
-}
-
-dg_status dg_session_rewind(dg_session *s, size_t pos) {
-    DG_TRY(dg_session_alive(s));
-    DG_CHECK(pos >= 1 && pos <= (size_t)s->n_token, DG_ERR_ARGUMENT, "rewind: expected a position from 1 to %d, found %zu",
-             s->n_token, pos);
-    return dg_session_sync(s, s->token, pos);
 }
 
 /* A drafter that never hits costs time for nothing: say so once, early enough to help. */
@@ -303,38 +297,55 @@ static void warn_mismatch(dg_session *s) {
     }
 }
 
-/* Hands the last round's tokens to the callback; false as soon as it says no. *taken: how many it got. */
-static bool deliver(dg_session *s, bool (*callback)(void *, const dg_piece *), void *ud, int32_t *taken) {
+/* Hands the last round's tokens to the callback until it says no, which *cancelled tells, or asks for another sampler or
+ * limit. Returns how many it got. */
+static int32_t deliver(dg_session *s, bool (*callback)(void *, const dg_piece *), void *ud, bool *cancelled) {
     size_t from = 0;
+    s->new_sampler = s->new_limit = false;
     for (int32_t i = 0; i < s->n_new; i++) {
         const int32_t at = s->n_token - s->n_new + i;
         const dg_piece piece = {s->text.out + from, s->text_end[i] - from, s->token[at], s->source[at], s->logprob[at]};
         from = s->text_end[i];
-        *taken = i + 1;
-        if (!callback(ud, &piece)) return false;
+        *cancelled = !callback(ud, &piece);
+        if (*cancelled || s->new_sampler || s->new_limit) return i + 1;
     }
-    return true;
+    return s->n_new;
+}
+
+/* Takes back the last `n` tokens of a round, of which the caller was not told. */
+static dg_status take_back(dg_session *s, int32_t n) {
+    const dg_stats stats = s->stats;
+    DG_TRY(dg_session_rewind(s, (size_t)(s->n_token - n)));
+    s->stats = stats; /* none of it was a prompt */
+    s->stats.tokens -= (uint64_t)n;
+    if (s->limit != INT32_MAX && !s->new_limit) s->limit += n;
+    return DG_OK;
+}
+
+/* One round of dg_session_generate. */
+static dg_status generate_round(dg_session *s, bool (*callback)(void *, const dg_piece *), void *ud) {
+    size_t n;
+    bool cancelled = false;
+    DG_TRY(dg_session_step(s, NULL, 0, &n));
+    warn_mismatch(s);
+    if (!callback || !n) return DG_OK;
+    const int32_t untold = s->n_new - deliver(s, callback, ud, &cancelled);
+    if (untold || cancelled) DG_TRY(take_back(s, untold));
+    if (cancelled) s->stopped = DG_STOP_CANCELLED;
+    return DG_OK;
 }
 
 dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void *ud, const dg_piece *p), void *ud,
                               dg_stop *why) {
     DG_TRY(dg_session_alive(s));
     dg_session_limit(s, limit);
-    while (s->stopped == DG_STOP_NONE) {
-        size_t n;
-        DG_TRY(dg_session_step(s, NULL, 0, &n));
-        warn_mismatch(s);
-        if (!callback || !n) continue;
-        const int32_t first = s->n_token - s->n_new;
-        int32_t taken = 0;
-        if (deliver(s, callback, ud, &taken)) continue;
-        DG_TRY(dg_session_rewind(s, (size_t)(first + taken)));
-        s->stopped = DG_STOP_CANCELLED;
-    }
+    dg_status st = DG_OK;
+    while (st == DG_OK && s->stopped == DG_STOP_NONE) st = generate_round(s, callback, ud);
     s->limit = INT32_MAX;
+    DG_TRY(st);
     if (callback && s->stopped != DG_STOP_CANCELLED) {
         dg_text_round(&s->text);
-        dg_text_flush(&s->text);
+        (s->stopped == DG_STOP_LIMIT ? dg_text_tell : dg_text_flush)(&s->text);
         const dg_piece last = {s->text.out, s->text.n_out, -1, 0, 0};
         callback(ud, &last);
     }
@@ -346,14 +357,15 @@ dg_status dg_session_margin(const dg_session *s, int32_t other, float *margin) {
     DG_TRY(dg_session_alive(s));
     const int32_t vocab = s->model->net.config.vocab_size;
     DG_CHECK(other >= 0 && other < vocab, DG_ERR_ARGUMENT, "margin: token is %d: expected 0 to %d", other, vocab - 1);
-    DG_CHECK(s->n_new == 1 && s->tree.n == 1, DG_ERR_ARGUMENT, "margin: the last step was not one of plain decoding");
+    DG_CHECK(margin && s->n_new == 1 && s->tree.n == 1 && s->alone, DG_ERR_ARGUMENT,
+             "margin: the last step was not one of plain decoding of this session alone");
     const int32_t id[2] = {s->token[s->n_token - 1], other};
     dg_backend *be = s->model->be;
     float score[2];
     for (int i = 0; i < 2; i++) {
         be->ops->download(be, &score[i], (const float *)s->logits.data + id[i], sizeof score[i]);
-        if (s->sampling.temperature > 0)
-            score[i] += s->sampling.temperature * dg_token_noise(s->sampling.seed, (uint32_t)s->n_token - 2, (uint32_t)id[i]);
+        if (s->drawn.temperature > 0)
+            score[i] += s->drawn.temperature * dg_token_noise(s->drawn.seed, (uint32_t)s->n_token - 2, (uint32_t)id[i]);
     }
     DG_TRY(dg_backend_check(be));
     *margin = score[0] - score[1];
@@ -362,9 +374,11 @@ dg_status dg_session_margin(const dg_session *s, int32_t other, float *margin) {
 
 dg_status dg_session_save_memory(const dg_session *s, const char *path) {
     DG_TRY(dg_session_alive(s));
+    DG_CHECK(path, DG_ERR_ARGUMENT, "dg_session_save_memory: path must not be NULL");
     for (int32_t i = 0; i < s->n_slot; i++) {
         const dg_drafter *d = s->slot[i].drafter;
-        if (d->ops->save) return d->ops->save(d, path);
+        const dg_status st = d->ops->save ? d->ops->save(d, path) : DG_ERR_ARGUMENT;
+        if (st != DG_ERR_ARGUMENT) return st; /* else its memory is switched off */
     }
     DG_FAIL(DG_ERR_ARGUMENT, "%s: no drafter of this session has a memory to save; fused, graft, fill and recycling do", path);
 }
@@ -383,9 +397,10 @@ void dg_session_get_round(const dg_session *s, dg_round *round) {
     *round = (dg_round){.cut = -1};
     if (!s->stats.rounds || !s->n_new) return;
     const dg_tree *t = &s->tree;
+    const int32_t n_path = min32(s->n_new + 1, s->walk.n);
     *round = (dg_round){.index = s->stats.rounds, .n = t->n, .token = t->token, .parent = t->parent, .score = t->score,
-                        .source = t->source, .n_path = min32(s->n_new + 1, s->walk.n), .path = s->walk.path,
-                        .next = s->token[s->n_token - 1], .cut = s->round_cut, .draft_seconds = s->round_draft,
+                        .source = t->source, .n_path = n_path, .path = s->walk.path,
+                        .next = s->sampled.id[s->walk.path[n_path - 1]], .cut = s->round_cut, .draft_seconds = s->round_draft,
                         .verify_seconds = s->round_verify};
 }
 
@@ -395,5 +410,7 @@ dg_status dg_session_set_sampler(dg_session *s, const dg_sampler *sampler) {
     DG_TRY(dg_session_alive(s));
     DG_TRY(check_sampler(sampler));
     s->sampling = sampling_of(sampler);
+    s->new_sampler = true;
+    dg_budget_temperature(&s->rows, (double)sampler->temperature);
     return DG_OK;
 }

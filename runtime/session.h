@@ -37,6 +37,9 @@ struct dg_session {
     int32_t prompt_rows; /* of a pass over a prompt, at most chunk: the same with drafters and without */
     dg_dtype kv_dtype;
     dg_sampling sampling;
+    dg_sampling drawn;   /* what the last round's tokens were sampled by, */
+    bool alone;          /* in a pass of this session only: its logits are here */
+    bool new_sampler, new_limit; /* the callback asked for them */
     bool ignore_stop_tokens;
     dg_status dead; /* DG_OK while alive */
 
@@ -71,6 +74,7 @@ struct dg_session {
     float *logprob;
     uint8_t *source;
     int32_t n_token, n_new; /* n_new: appended by the last round */
+    int32_t answer;         /* tokens before it are the caller's, those from it on were generated */
     int32_t n_loose;        /* first rows of kv that come from loose passes of whole chunks; see kept_rows in round.c */
     int32_t limit;          /* appended tokens allowed from now on; INT32_MAX: any number */
     dg_text text;

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-enum { FLUSH_BYTES = 32 };
+enum { FLUSH_BYTES = 32, CHARACTER = 4 /* bytes at most */ };
 
 void dg_text_layout(dg_text *t, const dg_tokenizer *tokenizer, const char *const *stop, size_t n_stop, size_t max_round,
                     dg_arena *host) {
@@ -18,6 +18,7 @@ void dg_text_layout(dg_text *t, const dg_tokenizer *tokenizer, const char *const
         if (copy) t->stop[i] = memcpy(copy, stop[i], len + 1);
         if (len > longest) longest = len;
     }
+    t->longest = longest;
     t->held = dg_arena_take(host, longest + 2 * token, 1);
     t->out_cap = max_round * token + longest + 2 * token;
     t->out = dg_arena_take(host, t->out_cap, 1);
@@ -25,15 +26,23 @@ void dg_text_layout(dg_text *t, const dg_tokenizer *tokenizer, const char *const
 
 void dg_text_reset(dg_text *t, bool goes_on) {
     t->decoder = (dg_decoder){.started = goes_on};
-    t->n_held = t->n_out = 0;
+    t->n_held = t->n_told = t->n_out = 0;
 }
 
 void dg_text_round(dg_text *t) { t->n_out = 0; }
 
+/* Held bytes [n_told, n), to out. */
+static void tell(dg_text *t, size_t n) {
+    if (n <= t->n_told) return;
+    assert(t->n_out + n - t->n_told <= t->out_cap);
+    memcpy(t->out + t->n_out, t->held + t->n_told, n - t->n_told);
+    t->n_out += n - t->n_told;
+    t->n_told = n;
+}
+
 static void release(dg_text *t, size_t n) {
-    assert(t->n_out + n <= t->out_cap);
-    memcpy(t->out + t->n_out, t->held, n);
-    t->n_out += n;
+    tell(t, n);
+    t->n_told -= n;
     t->n_held -= n;
     memmove(t->held, t->held + n, t->n_held);
 }
@@ -64,7 +73,7 @@ static bool settle(dg_text *t) {
     const size_t stop = find_stop(t);
     if (stop != SIZE_MAX) {
         release(t, stop);
-        t->n_held = 0;
+        t->n_held = t->n_told = 0;
         t->decoder = (dg_decoder){0}; /* it may hold the beginning of a character */
         return true;
     }
@@ -83,3 +92,7 @@ void dg_text_flush(dg_text *t) {
     t->n_held += dg_decoder_flush(&t->decoder, t->held + t->n_held);
     release(t, t->n_held);
 }
+
+void dg_text_tell(dg_text *t) { tell(t, t->n_held); }
+
+size_t dg_text_reach(const dg_text *t) { return t->longest + CHARACTER; }

@@ -11,8 +11,9 @@ typedef struct dg_text {
     const char **stop;             /* [n_stop], NUL-terminated, owned by the arena */
     size_t n_stop;
     dg_decoder decoder;
-    char *held;       /* decoded, not released yet: at most the longest stop string and one token */
-    size_t n_held;
+    char *held;       /* decoded, not done with: at most the longest stop string and one token */
+    size_t n_held, n_told; /* the first n_told of them were released all the same, see dg_text_tell */
+    size_t longest;        /* stop string */
     char *out;        /* released since the last dg_text_round */
     size_t n_out, out_cap;
 } dg_text;
@@ -30,5 +31,12 @@ bool dg_text_push(dg_text *t, int32_t token);
 
 /* Releases what is held back; at the end of a text that no stop string ended. */
 void dg_text_flush(dg_text *t);
+
+/* The same where the text may go on: a stop string that has begun can still be completed, and the beginning of a character
+ * stays back. */
+void dg_text_tell(dg_text *t);
+
+/* How many bytes before a place can matter behind it. */
+size_t dg_text_reach(const dg_text *t);
 
 #endif
