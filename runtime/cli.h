@@ -235,7 +235,9 @@ size_t cli_first_difference(const cli_answer *a, const cli_answer *b);
 
 double cli_rate(const cli_answer *a);            /* tokens a second, without the prompt */
 double cli_acceptance_length(const dg_stats *s); /* tokens a round, bonus included */
-double cli_accepted_share(const dg_stats *s);    /* of the drafted nodes, in percent; 0 if there were none */
+uint64_t cli_drafted(const dg_stats *s);         /* nodes, of all drafters */
+uint64_t cli_accepted(const dg_stats *s);        /* of them */
+double cli_accepted_share(const dg_stats *s);    /* the same in percent; 0 if there were none */
 const char *cli_stop_name(dg_stop why);
 const char *cli_color(int32_t source); /* escape sequence; 0: the terminal's own */
 

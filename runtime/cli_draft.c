@@ -174,7 +174,11 @@ static int read_drafts(const cli_options *o, cli_drafts *d) {
 }
 
 static int read_budget(const cli_options *o, cli_drafts *d) {
-    if (!o->budget) return CLI_OK;
+    enum { VERIFY_BUDGET = 15 }; /* auto leaves out what does not pay, and what is left out is not verified */
+    if (!o->budget) {
+        if (o->command == CLI_VERIFY && !d->budget) d->budget = VERIFY_BUDGET;
+        return CLI_OK;
+    }
     if (strcmp(o->budget, "auto") == 0) {
         d->budget = 0;
         return CLI_OK;

@@ -12,13 +12,18 @@ double cli_acceptance_length(const dg_stats *s) {
     return s->rounds ? (double)s->tokens / (double)s->rounds : 0;
 }
 
+static uint64_t sum(const uint64_t *v, size_t n) {
+    uint64_t total = 0;
+    for (size_t i = 0; i < n; i++) total += v[i];
+    return total;
+}
+
+uint64_t cli_drafted(const dg_stats *s) { return sum(s->proposed, DG_STATS_SOURCES); }
+uint64_t cli_accepted(const dg_stats *s) { return sum(s->accepted, DG_STATS_SOURCES); }
+
 double cli_accepted_share(const dg_stats *s) {
-    uint64_t proposed = 0, accepted = 0;
-    for (size_t i = 0; i < DG_STATS_SOURCES; i++) {
-        proposed += s->proposed[i];
-        accepted += s->accepted[i];
-    }
-    return proposed ? 100.0 * (double)accepted / (double)proposed : 0;
+    const uint64_t drafted = cli_drafted(s);
+    return drafted ? 100.0 * (double)cli_accepted(s) / (double)drafted : 0;
 }
 
 const char *cli_color(int32_t source) {

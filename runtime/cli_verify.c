@@ -9,6 +9,7 @@ typedef struct totals {
     size_t n, done, different;     /* cases planned, finished, with another text */
     size_t near;                   /* of those, with a gap within the bound */
     uint64_t tokens, rounds;       /* of the drafted runs */
+    uint64_t drafted, accepted;    /* nodes */
     double plain_seconds, seconds; /* decoding only */
     double logprob_error;          /* largest difference of log-probabilities on equal text */
     double start;
@@ -110,6 +111,8 @@ static void account(verifier *v, outcome *c) {
     t->near += c->at != SIZE_MAX && is_near(v, c);
     t->tokens += c->drafted.stats.tokens;
     t->rounds += c->drafted.stats.rounds;
+    t->drafted += cli_drafted(&c->drafted.stats);
+    t->accepted += cli_accepted(&c->drafted.stats);
     t->plain_seconds += c->plain.seconds;
     t->seconds += c->drafted.seconds;
 }
@@ -210,6 +213,14 @@ static int run_all(verifier *v) {
     return CLI_OK;
 }
 
+/* Equal texts say nothing where no draft could have changed them. */
+static int nothing_drafted(const verifier *v) {
+    cli_error("nothing was drafted, so nothing was tested: %s",
+              v->drafts.budget ? "the drafters had nothing to propose; give other prompts or a larger -n"
+                               : "no draft promised to pay; --budget N drafts all the same");
+    return CLI_FAILED;
+}
+
 static int report(verifier *v, int status) {
     const totals *t = &v->t;
     cli_progress_clear();
@@ -222,19 +233,23 @@ static int report(verifier *v, int status) {
         json_object_set_new(out, "within_bound", json_integer((json_int_t)t->near));
         json_object_set_new(out, "bound", json_real((double)bound_of(v)));
         json_object_set_new(out, "draft", cli_drafts_json(&v->drafts));
+        json_object_set_new(out, "budget", v->drafts.budget ? json_integer(v->drafts.budget) : json_string("auto"));
+        json_object_set_new(out, "drafted", json_integer((json_int_t)t->drafted));
+        json_object_set_new(out, "accepted", json_integer((json_int_t)t->accepted));
         cli_print_json(out);
     } else {
         char near[64] = "";
         if (t->different && v->o->no_exact) snprintf(near, sizeof near, " (%zu by a gap within %g)", t->near, (double)bound_of(v));
-        printf("%zu of %zu cases: %zu identical, %zu different%s; %llu tokens, %.2fx plain decoding, "
-               "acceptance length "
-               "%.2f, log-probs of equal text differ by at most %.2g\n",
+        printf("%zu of %zu cases: %zu identical, %zu different%s; %llu tokens, %llu drafted, %llu of them accepted, "
+               "%.2fx plain decoding, acceptance length %.2f, log-probs of equal text differ by at most %.2g\n",
                t->done, t->n, t->done - t->different, t->different, near, (unsigned long long)t->tokens,
+               (unsigned long long)t->drafted, (unsigned long long)t->accepted,
                t->seconds > 0 ? t->plain_seconds / t->seconds : 0,
                t->rounds ? (double)t->tokens / (double)t->rounds : 0, t->logprob_error);
     }
     if (status == CLI_OK && t->different) status = CLI_DIFFERENT;
-    return cli_finish_output(status);
+    status = cli_finish_output(status);
+    return status == CLI_OK && !t->drafted ? nothing_drafted(v) : status;
 }
 
 /* ---- the command ------------------------------------------------------------------------------ */
@@ -299,8 +314,9 @@ const cli_command cli_verify = {
         "Decodes every prompt plainly and with the drafters, at every temperature and seed, and compares\n"
         "token by token. A line a case; for a difference its position, both tokens, by how much the plain\n"
         "one was preferred (logits, with the sampler's noise), and what that may be: 0, as texts must be\n"
-        "equal, or with --no-exact the most that rounding explains. Exit status 0: all identical, 3: some\n"
-        "differ, 1 and 2: errors.\n"
+        "equal, or with --no-exact the most that rounding explains. The budget is 15 where neither --budget\n"
+        "nor the mode names one, so that drafts are tested that do not pay. Exit status 0: all identical,\n"
+        "3: some differ, 1: an error, or nothing was drafted, 2: the command line.\n"
         "A file of prompts has one JSON object a line: {\"prompt\": \"...\"} or {\"turns\": [\"...\", "
         "\"...\"]},\n"
         "with \"id\" and \"category\" as wanted. Without --prompts the prompt comes from -p or standard "

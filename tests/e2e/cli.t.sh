@@ -206,6 +206,16 @@ test_verify() {
     check verify_shorter 3 'plain "h" .104, .*drafted .end: limit.' "$toy" verify -m "$model" -p x --draft toy,short=2
     check verify_json 3 '' $verify --draft toy,differ=4 --json
     same verify_json_first 4 "$(json cases 0 first_difference)"
+    same verify_json_drafted '60 39' "$(json drafted) $(json accepted)"
+    check verify_drafted 0 '; 60 tokens, 60 drafted, 39 of them accepted, ' $verify --draft toy
+    check verify_budget 0 '' $verify --draft toy,idle=0 --json
+    same verify_budget_is_fixed 15 "$(json budget)"
+    check verify_budget_of_mode 3 '"budget": 12' $verify --mode both --drafter p --json
+    check verify_tests_nothing 1 '^error: nothing was drafted, so nothing was tested: .*--budget N' $verify --draft toy,idle=0 \
+        --budget auto
+    check verify_proposes_nothing 1 '^error: nothing was drafted, .*had nothing to propose' $verify --draft toy,idle=1 --json
+    same verify_json_nothing '3 0' "$(json identical) $(json drafted)"
+    check verify_count_root 0 '"budget": 14' $verify --draft toy --count-root --json
     check verify_without_drafter 2 'name a drafter' "$toy" verify -m "$model" -p x
     check verify_failure 1 '^error: prompt: the toy failed' "$toy" verify -m "$model" -p x --draft toy,fail=3
     bad() { # name, pattern, text

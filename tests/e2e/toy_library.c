@@ -1,7 +1,8 @@
 /* A stand-in for libdgraft behind the same header, for tests of the program alone: the "model" is any
  * readable file, tokens are bytes (256 ends the text), the text is a fixed function of prompt length,
  * position and seed. It can do what the library never should: --draft toy,differ=N gives another token at
- * generated index N, fail=N fails there. sleep=MS slows every token down. */
+ * generated index N, fail=N fails there. sleep=MS slows every token down. idle=1 proposes nothing, as does idle=0 where
+ * the budget is auto. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ struct dg_session {
     float logprob[MAX_CONTEXT];
     uint8_t source[MAX_CONTEXT];
     size_t n, n_prompt, limit;
-    bool drafted, ignore_stop;
+    bool drafted, idle, ignore_stop;
     long differ, fail, stop_at, sleep_ms;
     dg_stop why;
     dg_stats stats;
@@ -142,6 +143,8 @@ dg_status dg_session_create(dg_model *model, const dg_session_options *o, dg_ses
     s->differ = s->drafted ? parameter(o->draft, "differ=") : -1;
     s->fail = s->drafted ? parameter(o->draft, "fail=") : -1;
     s->stop_at = s->drafted ? parameter(o->draft, "short=") : -1;
+    const long idle = s->drafted ? parameter(o->draft, "idle=") : -1;
+    s->idle = idle == 1 || (idle == 0 && !o->budget);
     s->sleep_ms = s->drafted ? parameter(o->draft, "sleep=") : -1;
     *out = s;
     return DG_OK;
@@ -186,14 +189,14 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
         if (k % 6 == 5) token = ' ';
         if (k == END_AFTER && !s->ignore_stop) token = STOP;
         if ((long)k == s->differ) token = '#';
-        const bool accepted = s->drafted && k % 3;
+        const bool accepted = s->drafted && !s->idle && k % 3;
         s->token[s->n] = token;
         s->logprob[s->n] = -0.25f;
         s->source[s->n] = accepted;
         s->n++;
         s->stats.tokens++;
         s->stats.rounds += !accepted;
-        s->stats.proposed[0] += s->drafted ? 1 : 0;
+        s->stats.proposed[0] += s->drafted && !s->idle;
         s->stats.accepted[0] += accepted;
         if (s->sleep_ms > 0) nanosleep(&(struct timespec){.tv_nsec = s->sleep_ms * 1000000}, NULL);
         const char text = (char)token;
