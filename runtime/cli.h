@@ -176,8 +176,11 @@ json_t *cli_drafts_json(const cli_drafts *d);
 
 /* cli_session.c ------------------------------------------------------------------------------------- */
 
-/* Opens the model with progress; returns CLI_OK or an exit status after a message. */
+/* Opens the model with progress; returns CLI_OK or an exit status after a message. Warns about options that have no effect
+ * with it. */
 int cli_open(const cli_options *o, dg_model **model);
+bool cli_samples(const cli_options *o);     /* whether any --temp is above 0 */
+void cli_warn_greedy(const cli_options *o); /* tells of an option that only sampling heeds, if there is one */
 
 /* Session options from o and d; *session borrows from both. */
 void cli_session_options(const cli_options *o, const cli_drafts *d, const dg_model *model,

@@ -189,6 +189,12 @@ static bool loops(lane *l, const int32_t *answer, size_t n) {
 
 /* ---- work ------------------------------------------------------------------------------------- */
 
+static bool all_greedy(const answers *a) {
+    for (size_t i = 0; i < a->n_job; i++)
+        if (a->jobs[i].temp > 0) return false;
+    return true;
+}
+
 static int open_lanes(answers *a) {
     const cli_drafts none = {0};
     dg_session_options so;
@@ -350,6 +356,7 @@ static int run(const cli_options *o) {
             cli_error("%s: cannot be written: %s", o->out, strerror(errno));
             status = CLI_FAILED;
         } else {
+            if (all_greedy(&a)) cli_warn_greedy(o);
             status = open_lanes(&a);
             cli_catch_interrupts(1);
             if (status == CLI_OK) status = work(&a);

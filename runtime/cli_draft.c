@@ -223,6 +223,10 @@ int cli_drafts_read(const cli_options *o, cli_drafts *out) {
         cli_drafts_free(out);
         return status;
     }
+    const bool optional = o->command & (CLI_RUN | CLI_CHAT | CLI_INFO); /* the others need drafters and say so */
+    if (!out->n && optional && (o->budget || o->calibration)) {
+        cli_warn("%s changes nothing: there are no drafters (--draft, --mode)", o->budget ? "--budget" : "--calibration");
+    }
     cli_buffer label = {0};
     for (size_t i = 0; i < out->n; i++) {
         if (i) cli_append(&label, "+", 1);

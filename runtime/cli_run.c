@@ -96,11 +96,22 @@ typedef struct job {
     cli_trace trace;
 } job;
 
+/* Whether the memory can be saved, found out before there is a text to lose: under another name, as the file may hold what
+ * an earlier run learned. */
+static dg_status try_memory(const dg_session *s, const char *path) {
+    char *name = cli_format("%s.try", path);
+    const dg_status st = dg_session_save_memory(s, name);
+    if (st == DG_OK) unlink(name);
+    free(name);
+    return st;
+}
+
 /* One session, one answer. */
 static dg_status generate(const job *j, const dg_session_options *so,
                           bool (*sink)(void *ud, const dg_piece *p), void *ud, cli_trace *trace, cli_answer *out) {
     dg_session *s = NULL;
     dg_status st = dg_session_create(j->model, so, &s);
+    if (st == DG_OK && so->n_draft && j->o->save_memory) st = try_memory(s, j->o->save_memory);
     if (trace) *trace = (cli_trace){trace->file, trace->path, j->model, s, 0, sink, ud};
     if (st == DG_OK) st = cli_generate(s, &j->ids, j->o->predict, trace ? cli_trace_piece : sink, trace ? trace : ud, out);
     if (st == DG_OK && so->n_draft && j->o->save_memory) st = dg_session_save_memory(s, j->o->save_memory);
@@ -202,6 +213,10 @@ static int run(const cli_options *o) {
     int status = cli_drafts_read(o, &j.drafts);
     if (status == CLI_OK && o->compare && !j.drafts.n) {
         cli_error("--compare sets drafted beside plain decoding: name a drafter with --draft or --mode");
+        status = CLI_USAGE;
+    }
+    if (status == CLI_OK && o->save_memory && !j.drafts.n) {
+        cli_error("--save-memory writes what drafters learned: name one with --draft or --mode");
         status = CLI_USAGE;
     }
     if (status == CLI_OK) status = cli_prompt(o, &j.prompt);

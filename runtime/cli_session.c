@@ -31,6 +31,31 @@ static void warn_thinking(const cli_options *o, const dg_model *model) {
     dg_free(without);
 }
 
+bool cli_samples(const cli_options *o) {
+    for (size_t i = 0; i < o->temp.n; i++)
+        if (o->temp.v[i] > 0) return true;
+    return false;
+}
+
+void cli_warn_greedy(const cli_options *o) {
+    const char *name = o->seed.n                      ? "--seed"
+                       : o->top_k                     ? "--top-k"
+                       : o->top_p > 0 && o->top_p < 1 ? "--top-p"
+                       : o->min_p > 0                 ? "--min-p"
+                                                      : NULL;
+    if (name) cli_warn("%s changes nothing: decoding is greedy without a temperature above 0 (--temp)", name);
+}
+
+static void warn_unused(const cli_options *o, const dg_model *model) {
+    dg_model_info info;
+    dg_model_get_info(model, &info);
+    if (o->think || o->no_think) warn_thinking(o, model);
+    if (o->no_exact && strncmp(info.backend, "cpu", 3) == 0)
+        cli_warn("--no-exact changes nothing: on the CPU drafted text always equals plain text");
+    /* the prompts of 'answers' may bring their own */
+    if (o->command != CLI_ANSWERS && !cli_samples(o)) cli_warn_greedy(o);
+}
+
 /* A drafter's weights are laid out while the session is made, so the line goes when it is full. */
 static void on_progress(void *ud, const char *path, double done) {
     (void)ud;
@@ -55,7 +80,7 @@ int cli_open(const cli_options *o, dg_model **model) {
     const dg_status st = dg_model_open(o->model, &options, model);
     cli_progress_clear();
     if (st != DG_OK) return cli_library_error(st, NULL);
-    if (o->think || o->no_think) warn_thinking(o, *model);
+    warn_unused(o, *model);
     return CLI_OK;
 }
 

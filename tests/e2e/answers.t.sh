@@ -49,13 +49,23 @@ print(*[len(t) for t in sys.stdin.read().strip().strip("\"").split("\" \"")])')"
     same answers_end_by_themselves '256 256 256' "$(fields "$out" answer | python3 -c 'import json, sys
 print(*[json.loads(l)[-1] for l in sys.stdin])')"
     rm "$out"
-    check answers_temperatures 0 '' $run -n 2 --temp 0.25,1
+    check answers_temperatures 0 '' $run -n 2 --temp 0.25,1 --seed 4
+    same answers_seed_counts 0 "$(grep -c warning "$tmp/err")"
     same answers_temperatures_in_turn '0.5 0.25 1.0' "$(row "$out" temp)"
 }
 
 bad() { # name, pattern, line
     printf '%s\n' "$3" >"$tmp/bad"
     check "answers_$1" 1 "$2" "$toy" answers -m "$model" -o "$tmp/none" --prompts "$tmp/bad"
+}
+
+test_greedy() {
+    echo '{"prompt": "x"}' >"$tmp/p"
+    run="$toy answers -m $model --prompts $tmp/p -n 2 --seed 4"
+    check answers_greedy_seed 0 '^warning: --seed changes nothing' $run -o "$tmp/greedy"
+    echo '{"prompt": "x", "temp": 1}' >"$tmp/p"
+    check answers_own_temp 0 '' $run -o "$tmp/sampled"
+    same answers_own_temp_is_silent 0 "$(grep -c warning "$tmp/err")"
 }
 
 test_bad_lines() {
@@ -101,6 +111,7 @@ for line in open(sys.argv[1]):
 }
 
 test_lines
+test_greedy
 test_bad_lines
 test_real
 exit $failures

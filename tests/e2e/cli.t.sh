@@ -57,6 +57,24 @@ test_refusals() {
     done
 }
 
+# What is asked for and has no effect is said; what has one is not.
+test_no_effect() {
+    run="$toy run -m $model -p hi -n 3"
+    for option in '--seed 1' '--top-k 40' '--top-p 0.9' '--min-p 0.1'; do
+        check "greedy_${option% *}" 0 "^warning: ${option% *} changes nothing: decoding is greedy" $run $option
+        check "sampled_${option% *}" 0 '' $run $option --temp 0.5
+        same "sampled_${option% *}_is_silent" 0 "$(grep -c warning "$tmp/err")"
+    done
+    check greedy_filters_off 0 '' $run --top-k 0 --top-p 1 --min-p 0
+    same greedy_filters_off_is_silent 0 "$(grep -c warning "$tmp/err")"
+    check greedy_verify 0 '^warning: --seed changes nothing' "$toy" verify -m "$model" -p hi --draft toy --temp 0 --seed 1,2
+    check no_exact_on_cpu 0 '^warning: --no-exact changes nothing: on the CPU' $run --no-exact
+    check budget_without_drafter 0 '^warning: --budget changes nothing: there are no drafters' $run --budget 4
+    check calibration_without_drafter 0 '^warning: --calibration changes nothing' $run --calibration x
+    check budget_with_drafter 0 '' $run --budget 4 --draft toy
+    same budget_with_drafter_is_silent 0 "$(grep -c warning "$tmp/err")"
+}
+
 test_drafts() {
     run="$toy run -m $model -p hi -n 5"
     check draft_none 0 'plain decoding' $run --draft none
@@ -126,6 +144,8 @@ test_run() {
     check show_bad_path 1 'no path of the tree' "$toy" show "$tmp/wrong"
     check trace_unwritable 1 'trace .*/no/such' $run --draft toy --trace /no/such/file
     check save_memory_fails 1 'the toy remembers nothing' $run --draft toy --save-memory "$tmp/memory"
+    same save_memory_fails_before_text '' "$(cat "$tmp/out")"
+    check save_memory_without_drafter 2 '^error: --save-memory .* name one' $run --save-memory "$tmp/memory"
     check calibrate 0 '^8 rounds in [0-9]+ s; written to beside$' "$toy" calibrate -m "$model" --draft toy
     check calibrate_threshold 0 '^stop after pass 0 below 0\.250' "$toy" calibrate -m "$model" --draft toy --rule A
     check calibrate_out 0 'written to there' "$toy" calibrate -m "$model" --draft toy -o there
@@ -357,7 +377,9 @@ test_real_memory() {
     check memory_save 0 'tok/s' $run -p 'the river runs' --draft recycling --save-memory "$m"
     check memory_load 0 'text identical: yes' $run -p 'the river' --draft "fused:$m" --compare
     check memory_other_drafter 0 'text identical: yes' $run -p 'the river' --draft "fill:$m" --compare
+    holds memory_trial_is_gone test ! -e "$m.try"
     check memory_none 2 'no drafter of this session has a memory' $run -p x --draft ngram --save-memory "$m.x"
+    same memory_none_before_text '' "$(cat "$tmp/out")"
     check memory_off 2 'm=0 switches it off' $run -p x --draft fused,m=0 --save-memory "$m.x"
     check memory_unwritable 1 'no/such' $run -p x --draft fused --save-memory /no/such/file
     head -c 1000 "$m" >"$m.cut"
@@ -428,6 +450,7 @@ if ! build_toy >"$tmp/log" 2>&1; then
 fi
 test_usage
 test_refusals
+test_no_effect
 test_drafts
 test_run
 test_output

@@ -74,7 +74,7 @@ void dg_model_get_info(const dg_model *model, dg_model_info *info) {
                             .container = "toy",
                             .architecture = "toy",
                             .tokenizer = "bytes",
-                            .backend = "toy",
+                            .backend = "cpu, a toy",
                             .chat_template = "toy",
                             .weight_types = "none",
                             .vocab_size = VOCAB,
