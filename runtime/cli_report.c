@@ -26,6 +26,10 @@ double cli_accepted_share(const dg_stats *s) {
     return drafted ? 100.0 * (double)cli_accepted(s) / (double)drafted : 0;
 }
 
+double cli_first_share(const cli_answer *a) {
+    return a->drafted_rounds ? 100.0 * (double)a->first_right / (double)a->drafted_rounds : 0;
+}
+
 const char *cli_color(int32_t source) {
     static const char *const code[] = {"\033[32m", "\033[33m", "\033[36m", "\033[35m", "\033[34m", "\033[31m"};
     return source ? code[(size_t)(source - 1) % (sizeof code / sizeof *code)] : "\033[0m";
@@ -36,6 +40,18 @@ const char *cli_stop_name(dg_stop why) {
     return (size_t)why < sizeof name / sizeof *name ? name[why] : "none";
 }
 
+/* Of the nodes of a tree most are wrong by design, so what counts is whether one of the first was right. */
+static void print_acceptance(const cli_answer *a, const cli_drafts *d) {
+    if (!a->drafted_rounds) {
+        fprintf(stderr, ", nothing drafted (%s)",
+                d->budget ? "the drafters had nothing to propose" : "auto: no draft promised to pay; --budget N forces drafts");
+    } else {
+        fprintf(stderr, ", acceptance length %.2f, first drafted position right in %.0f%% of %llu rounds",
+                cli_acceptance_length(&a->stats), cli_first_share(a), (unsigned long long)a->drafted_rounds);
+    }
+    fprintf(stderr, ", drafters %s", d->label);
+}
+
 void cli_print_summary(const cli_answer *a, const cli_drafts *d, const cli_answer *plain, bool identical) {
     cli_progress_clear();
     fprintf(stderr, "%zu token%s, %.1f tok/s", a->n, a->n == 1 ? "" : "s", cli_rate(a));
@@ -44,8 +60,7 @@ void cli_print_summary(const cli_answer *a, const cli_drafts *d, const cli_answe
         fprintf(stderr, ", plain decoding %.1f tok/s, ratio %.2f", rate, rate > 0 ? cli_rate(a) / rate : 0);
     }
     if (d->n) {
-        fprintf(stderr, ", acceptance length %.2f, %.0f%% of drafts accepted, drafters %s",
-                cli_acceptance_length(&a->stats), cli_accepted_share(&a->stats), d->label);
+        print_acceptance(a, d);
     } else {
         fprintf(stderr, ", plain decoding");
     }
@@ -127,12 +142,15 @@ static json_t *counts(const uint64_t *v, size_t n) {
     return list;
 }
 
-static json_t *stats_json(const dg_stats *s, const cli_drafts *d) {
+static json_t *stats_json(const cli_answer *a, const cli_drafts *d) {
+    const dg_stats *s = &a->stats;
     json_t *o = json_object();
     json_object_set_new(o, "rounds", count(s->rounds));
     json_object_set_new(o, "tokens", count(s->tokens));
     json_object_set_new(o, "acceptance_length", real(cli_acceptance_length(s)));
     json_object_set_new(o, "accepted_percent", real(cli_accepted_share(s)));
+    json_object_set_new(o, "drafted_rounds", count(a->drafted_rounds));
+    json_object_set_new(o, "first_position_percent", real(cli_first_share(a)));
     json_object_set_new(o, "verified_rows", count(s->verified_rows));
     json_object_set_new(o, "drafter_passes", count(s->drafter_passes));
     size_t n = DG_STATS_DEPTH;
@@ -179,7 +197,7 @@ json_t *cli_answer_json(const cli_answer *a, const cli_drafts *d) {
     json_object_set_new(o, "stopped", json_string(cli_stop_name(a->why)));
     json_object_set_new(o, "prompt_tokens", count(a->n_prompt));
     json_object_set_new(o, "timing", timing_json(a));
-    json_object_set_new(o, "stats", stats_json(&a->stats, d));
+    json_object_set_new(o, "stats", stats_json(a, d));
     return o;
 }
 

@@ -236,7 +236,8 @@ const cli_command cli_run = {
     .summary = "continue or answer one prompt",
     .about =
         "Prints the model's text on standard output and a closing line on standard error: tokens, speed,\n"
-        "acceptance length (tokens a round, the target's own included) and share of accepted drafts.\n"
+        "acceptance length (tokens a round, the target's own included), and how often the first drafted\n"
+        "position was right.\n"
         "Drafters change the speed and never the text; --compare checks that on the spot.\n"
         "Without -p and -f the prompt is read from standard input. Ctrl-C ends the text (exit status 130).",
     .examples =

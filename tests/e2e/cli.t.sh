@@ -106,7 +106,12 @@ test_run() {
     run="$toy run -m $model -p hi"
     check run_text 0 '^61 tokens, .* tok/s, plain decoding$' $run
     plain=$(cat "$tmp/out")
-    check run_summary 0 'acceptance length 2\.9., 66% of drafts accepted, drafters toy$' $run --draft toy
+    check run_summary 0 'acceptance length 2\.9., first drafted position right in 75% of 61 rounds, drafters toy$' \
+        $run --draft toy
+    check run_nothing_drafted 0 'tok/s, nothing drafted .auto: .*--budget N forces drafts., drafters toy$' $run --draft toy,idle=0
+    check run_nothing_proposed 0 'nothing drafted .the drafters had nothing to propose., drafters toy$' $run --draft toy,idle=1 \
+        --budget 9
+    check run_plain_drafts_nothing 0 'tok/s, plain decoding$' $run
     check run_drafting 0 '^accepted: toy 4[0-9] of [0-9]+; by depth .*; cuts from depth 0 none; .* rounds, ' $run --draft toy
     same run_text_is_exact "$plain" "$(cat "$tmp/out")"
     check compare_identical 0 'ratio .*, text identical: yes' $run --draft toy --compare
@@ -117,6 +122,8 @@ test_run() {
     same json_tokens '[103, 104, 107, 112, 119]' "$(json tokens)"
     same json_logprob -0.25 "$(json logprobs 4)"
     same json_sources '[0, 1, 1, 0, 1]' "$(json sources)"
+    same json_first_position '5 80.0 60.0' "$(json stats drafted_rounds) $(json stats first_position_percent) $(
+        json stats accepted_percent)"
     same json_acceptance 2.5 "$(json stats acceptance_length)"
     same json_source_counts '{"drafter": "toy", "proposed": 5, "accepted": 3}' "$(json stats sources 0)"
     same json_identical true "$(json identical)"

@@ -281,15 +281,16 @@ dg_status dg_calibrate(dg_model *model, const dg_calibrate_options *o, dg_calibr
     return DG_OK;
 }
 
-/* The last token as a tree: the toy's drafts are never wrong twice. */
+/* The last token as a tree, of which every fourth is wrong. */
 void dg_session_get_round(const dg_session *s, dg_round *round) {
     static int32_t token[3];
     static const int16_t parent[3] = {-1, 0, 0};
     static const float score[3] = {0, -0.5f, -1.5f};
     static const uint8_t source[3] = {0, 1, 1};
     static const int32_t path[2] = {0, 2};
-    *round = (dg_round){.index = s->n - s->n_prompt, .n = s->drafted ? 3 : 1, .token = token, .parent = parent,
-                        .score = score, .source = source, .n_path = s->drafted ? 2 : 1, .path = path, .cut = 1};
+    const bool drafted = s->drafted && !s->idle, right = s->n % 4 != 0;
+    *round = (dg_round){.index = s->n - s->n_prompt, .n = drafted ? 3 : 1, .token = token, .parent = parent,
+                        .score = score, .source = source, .n_path = drafted && right ? 2 : 1, .path = path, .cut = 1};
     if (s->n < 2) return;
     token[0] = s->token[s->n - 2];
     token[1] = 'x';
