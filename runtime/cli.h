@@ -185,6 +185,7 @@ void cli_warn_greedy(const cli_options *o); /* tells of an option that only samp
 /* Session options from o and d; *session borrows from both. */
 void cli_session_options(const cli_options *o, const cli_drafts *d, const dg_model *model,
                          dg_session_options *session);
+uint64_t cli_seed(const cli_options *o); /* the first of --seed; for -1 another at every call */
 int cli_thinking(const cli_options *o); /* -1, 0, 1 as dg_chat_format takes it */
 
 /* Reads the prompt of -p, -f or standard input. CLI_USAGE if it is empty. Warns about invalid UTF-8. */

@@ -1,7 +1,8 @@
 /* dgraft answers: many prompts from a file, answered side by side in one forward pass a round, as JSON lines.
  *
  * A prompt's sampler is seeded by its id, so its answer depends neither on the order nor on what runs beside it, and a
- * run that was stopped goes on with the prompts whose ids are not in the output yet. */
+ * run that was stopped goes on with the prompts whose ids are not in the output yet. A prompt that does not fit gets a
+ * record that says so, and the others are answered. */
 #include "runtime/cli.h"
 
 #include <errno.h>
@@ -32,10 +33,12 @@ typedef struct answers {
     const cli_options *o;
     dg_model *model;
     job *jobs;
-    size_t n_job, next, done, skipped;
+    size_t n_job, next, done, skipped, too_long;
+    json_t *lines; /* id to line number, of the input */
+    uint64_t seed;
     char **known; /* ids in the output, sorted */
     size_t n_known;
-    size_t longest; /* tokens of the longest prompt */
+    size_t longest; /* tokens of the longest prompt that fits */
     lane *lanes;
     size_t n_lane;
     FILE *out;
@@ -124,6 +127,25 @@ static const char *read_job(answers *a, const json_t *line, size_t index, job *j
     return j->prompt.n ? NULL : "'prompt': expected at least one token";
 }
 
+/* Notes where an id stands. CLI_FAILED with a message if it stood there before: one of the two would never be answered. */
+static int note_id(answers *a, const char *path, size_t number, const char *id) {
+    const json_t *before = json_object_get(a->lines, id);
+    if (before) {
+        cli_error("%s:%zu: expected ids that differ, found '%s', which line %lld has", path, number, id,
+                  (long long)json_integer_value(before));
+        return CLI_FAILED;
+    }
+    json_object_set_new(a->lines, id, json_integer((json_int_t)number));
+    return CLI_OK;
+}
+
+/* Tokens that a prompt may have. */
+static size_t room(const answers *a) {
+    dg_model_info info;
+    dg_model_get_info(a->model, &info);
+    return a->o->context > 0 ? (size_t)a->o->context : (size_t)info.max_context;
+}
+
 static int read_line(answers *a, const char *path, size_t number, const char *line, size_t len) {
     json_error_t e;
     json_t *value = json_loadb(line, len, JSON_REJECT_DUPLICATES, &e);
@@ -133,6 +155,7 @@ static int read_line(answers *a, const char *path, size_t number, const char *li
     if (!wrong && !known) wrong = read_job(a, value, number - 1, &j);
     if (wrong && *wrong) cli_error("%s:%zu: %s", path, number, wrong);
     json_decref(value);
+    if (!wrong && note_id(a, path, number, j.id) != CLI_OK) wrong = "";
     if (wrong || known) {
         json_decref(j.source);
         free(j.prompt.v);
@@ -142,7 +165,7 @@ static int read_line(answers *a, const char *path, size_t number, const char *li
     }
     a->jobs = cli_grow(a->jobs, (a->n_job + 1) * sizeof *a->jobs);
     a->jobs[a->n_job++] = j;
-    if (j.prompt.n > a->longest) a->longest = j.prompt.n;
+    if (j.prompt.n > a->longest && j.prompt.n <= room(a)) a->longest = j.prompt.n;
     return CLI_OK;
 }
 
@@ -215,22 +238,6 @@ static int open_lanes(answers *a) {
     return CLI_OK;
 }
 
-static int begin(answers *a, lane *l) {
-    const job *j = &a->jobs[a->next++];
-    uint64_t seed = (uint64_t)(a->o->seed.n ? a->o->seed.v[0] : 0) * 0x9E3779B97F4A7C15u;
-    for (const char *c = j->id; *c; c++) seed = (seed ^ (unsigned char)*c) * 1099511628211u;
-    const dg_sampler sampler = {(float)j->temp, (int32_t)a->o->top_k, (float)a->o->top_p, (float)a->o->min_p, seed};
-    dg_status st = dg_session_set_sampler(l->session, &sampler);
-    if (st == DG_OK) st = dg_session_sync(l->session, j->prompt.v, j->prompt.n);
-    if (st != DG_OK) return cli_library_error(st, j->id);
-    dg_session_limit(l->session, a->o->predict < 0 ? 0 : (size_t)a->o->predict);
-    memset(l->gram, 0, LOOP_SLOTS * sizeof *l->gram);
-    memset(l->times, 0, LOOP_SLOTS);
-    l->n_seen = 0;
-    l->job = j;
-    return CLI_OK;
-}
-
 static json_t *id_list(const int32_t *v, size_t n) {
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(v[i]));
@@ -251,25 +258,51 @@ static json_t *text_of(const dg_model *model, const int32_t *v, size_t n) {
     return value;
 }
 
-static int finish(answers *a, lane *l, const char *why) {
-    size_t n;
-    const job *j = l->job;
-    const int32_t *token = dg_session_tokens(l->session, &n);
+/* token [n] is the answer alone. */
+static int write_answer(answers *a, const job *j, const int32_t *token, size_t n, const char *why) {
     json_t *line = json_object();
     json_object_set_new(line, "id", cli_json_text(j->id, strlen(j->id)));
     json_object_set_new(line, "prompt", id_list(j->prompt.v, j->prompt.n));
-    json_object_set_new(line, "answer", id_list(token + j->prompt.n, n - j->prompt.n));
-    json_object_set_new(line, "text", text_of(a->model, token + j->prompt.n, n - j->prompt.n));
+    json_object_set_new(line, "answer", id_list(token, n));
+    json_object_set_new(line, "text", text_of(a->model, token, n));
     json_object_set_new(line, "temp", json_real(j->temp));
     json_object_set_new(line, "end", json_string(why));
     if (j->source) json_object_set(line, "source", j->source);
     const bool wrong = json_dumpf(line, a->out, JSON_COMPACT) != 0 || fputc('\n', a->out) == EOF || fflush(a->out) == EOF;
     json_decref(line);
-    l->job = NULL;
     a->done++;
     if (!wrong) return CLI_OK;
     cli_error("%s: cannot be written: %s", a->o->out, strerror(errno));
     return CLI_FAILED;
+}
+
+/* Gives the next prompt to a lane, which stays idle where that does not fit. */
+static int begin(answers *a, lane *l) {
+    const job *j = &a->jobs[a->next++];
+    if (j->prompt.n > room(a)) {
+        a->too_long++;
+        return write_answer(a, j, NULL, 0, "prompt too long");
+    }
+    uint64_t seed = a->seed * 0x9E3779B97F4A7C15u;
+    for (const char *c = j->id; *c; c++) seed = (seed ^ (unsigned char)*c) * 1099511628211u;
+    const dg_sampler sampler = {(float)j->temp, (int32_t)a->o->top_k, (float)a->o->top_p, (float)a->o->min_p, seed};
+    dg_status st = dg_session_set_sampler(l->session, &sampler);
+    if (st == DG_OK) st = dg_session_sync(l->session, j->prompt.v, j->prompt.n);
+    if (st != DG_OK) return cli_library_error(st, j->id);
+    dg_session_limit(l->session, a->o->predict < 0 ? 0 : (size_t)a->o->predict);
+    memset(l->gram, 0, LOOP_SLOTS * sizeof *l->gram);
+    memset(l->times, 0, LOOP_SLOTS);
+    l->n_seen = 0;
+    l->job = j;
+    return CLI_OK;
+}
+
+static int finish(answers *a, lane *l, const char *why) {
+    size_t n;
+    const job *j = l->job;
+    const int32_t *token = dg_session_tokens(l->session, &n);
+    l->job = NULL;
+    return write_answer(a, j, token + j->prompt.n, n - j->prompt.n, why);
 }
 
 static void report(answers *a, bool last) {
@@ -285,12 +318,13 @@ static void report(answers *a, bool last) {
 static int round_of(answers *a, dg_session **session, lane **busy, size_t *count) {
     size_t n = 0;
     for (size_t i = 0; i < a->n_lane; i++) {
-        if (!a->lanes[i].job && a->next < a->n_job && begin(a, &a->lanes[i]) != CLI_OK) return CLI_FAILED;
+        while (!a->lanes[i].job && a->next < a->n_job)
+            if (begin(a, &a->lanes[i]) != CLI_OK) return CLI_FAILED;
         if (!a->lanes[i].job) continue;
         busy[n] = &a->lanes[i];
         session[n++] = a->lanes[i].session;
     }
-    const dg_status st = dg_sessions_step(session, n, count);
+    const dg_status st = n ? dg_sessions_step(session, n, count) : DG_OK;
     if (st != DG_OK) return cli_library_error(st, NULL);
     for (size_t i = 0; i < n; i++) {
         size_t n_token;
@@ -320,6 +354,11 @@ static int work(answers *a) {
         status = CLI_INTERRUPTED;
     }
     report(a, true);
+    if (status == CLI_OK && a->too_long) {
+        cli_error("%zu of %zu prompts have more than the %zu tokens of the context and were not answered%s", a->too_long,
+                  a->n_job, room(a), a->o->context > 0 ? " (-c sets the context)" : "");
+        status = CLI_FAILED;
+    }
     free(session), free(busy), free(count);
     return status;
 }
@@ -334,6 +373,7 @@ static void close_answers(answers *a) {
         json_decref(a->jobs[i].source);
     }
     for (size_t i = 0; i < a->n_known; i++) free(a->known[i]);
+    json_decref(a->lines);
     free(a->lanes), free(a->jobs), free(a->known);
     dg_model_close(a->model);
 }
@@ -343,7 +383,7 @@ static int run(const cli_options *o) {
         cli_error("give the prompts with --prompts FILE and the output with -o FILE");
         return CLI_USAGE;
     }
-    answers a = {.o = o};
+    answers a = {.o = o, .lines = json_object(), .seed = cli_seed(o)};
     int status = cli_open(o, &a.model);
     if (status == CLI_OK) status = read_known(&a, o->out);
     if (status == CLI_OK) status = read_jobs(&a, o->prompts);
@@ -374,7 +414,8 @@ const cli_command cli_answers = {
     .about = "Answers every line of a file of prompts, --sequences of them in one forward pass, and appends a JSON line\n"
              "with the ids of prompt and answer to the output. Input lines have a prompt (a text, or a list of token ids)\n"
              "and may have id, temp and source. Prompts whose id is in the output are left out, so the same command goes\n"
-             "on after it was stopped. Texts are those that single decoding gives.",
+             "on after it was stopped. Texts are those that single decoding gives. Of a prompt longer than the context the\n"
+             "line has no answer and \"end\": \"prompt too long\"; the others are answered, and the exit status is 1.",
     .examples = "  dgraft answers -m model.gguf --prompts prompts.jsonl -o answers.jsonl --chat -n 256\n"
                 "  dgraft answers -m model.gguf --prompts p.jsonl -o a.jsonl -n 256 --sequences 64 --temp 0,0.8 --stop-loops\n",
     .run = run,

@@ -84,12 +84,15 @@ int cli_open(const cli_options *o, dg_model **model) {
     return CLI_OK;
 }
 
+uint64_t cli_seed(const cli_options *o) {
+    const double seed = o->seed.n ? o->seed.v[0] : 0;
+    return (uint64_t)(seed < 0 ? cli_seconds() * 1e6 : seed);
+}
+
 void cli_session_options(const cli_options *o, const cli_drafts *d, const dg_model *model,
                          dg_session_options *session) {
     dg_model_info info;
     dg_model_get_info(model, &info);
-    double seed = o->seed.n ? o->seed.v[0] : 0;
-    if (seed < 0) seed = (double)(uint64_t)(cli_seconds() * 1e6);
     *session = (dg_session_options){
         .context = o->context == 0  ? info.max_context
                    : o->context < 0 ? 0
@@ -101,7 +104,7 @@ void cli_session_options(const cli_options *o, const cli_drafts *d, const dg_mod
                     .top_k = (int32_t)o->top_k,
                     .top_p = (float)o->top_p,
                     .min_p = (float)o->min_p,
-                    .seed = (uint64_t)seed},
+                    .seed = cli_seed(o)},
         .stop = o->stop.v,
         .n_stop = o->stop.n,
         .ignore_stop_tokens = o->ignore_eos,

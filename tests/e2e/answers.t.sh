@@ -59,6 +59,36 @@ bad() { # name, pattern, line
     check "answers_$1" 1 "$2" "$toy" answers -m "$model" -o "$tmp/none" --prompts "$tmp/bad"
 }
 
+# A prompt that does not fit is recorded as such and holds nobody up.
+test_too_long() {
+    printf '%s\n' '{"id": "a", "prompt": "0123456789"}' '{"id": "b", "prompt": "hi"}' '{"id": "c", "prompt": "ho", "source": "s"}' \
+        >"$tmp/p"
+    run="$toy answers -m $model --prompts $tmp/p -n 3"
+    for lanes in 1 2; do
+        check answers_too_long_$lanes 1 '^error: 1 of 3 prompts have more than the 8 tokens of the context' $run -c 8 \
+            -o "$tmp/long$lanes" --sequences $lanes
+        same answers_too_long_ends_$lanes '"prompt too long" "limit" "limit"' "$(row "$tmp/long$lanes" end)"
+    done
+    same answers_too_long_is_empty '[] [103, 104, 107] [103, 104, 107]' "$(row "$tmp/long1" answer)"
+    check answers_too_long_once 0 'all 3 prompts are answered already' $run -c 8 -o "$tmp/long1"
+    python3 -c 'print("{\"prompt\": \"" + "x" * 3000 + "\"}")' >"$tmp/p"
+    check answers_too_long_for_the_model 1 'more than the 2048 tokens' $run -o "$tmp/long3"
+    same answers_too_long_alone '"prompt too long"' "$(row "$tmp/long3" end)"
+}
+
+# -1 is another seed every time; any other the same.
+test_seeds() {
+    echo '{"prompt": "x", "temp": 1}' >"$tmp/p"
+    for i in 1 2; do
+        for seed in -1 5; do
+            "$toy" answers -m "$model" --prompts "$tmp/p" -n 3 --seed $seed -o "$tmp/seed$seed.$i" 2>"$tmp/err"
+        done
+        sleep 0.01
+    done
+    holds answers_seed_repeats cmp "$tmp/seed5.1" "$tmp/seed5.2"
+    holds answers_random_seed test "$(sort "$tmp"/seed-1.* | uniq | wc -l)" = 2
+}
+
 test_greedy() {
     echo '{"prompt": "x"}' >"$tmp/p"
     run="$toy answers -m $model --prompts $tmp/p -n 2 --seed 4"
@@ -76,6 +106,11 @@ test_bad_lines() {
     bad id_out_of_range "'prompt': expected token ids" '{"prompt": [999]}'
     bad empty_list 'at least one token' '{"prompt": []}'
     bad bad_temp "'temp': expected a number" '{"prompt": "x", "temp": -1}'
+    bad twice "bad:3: expected ids that differ, found 'a', which line 1 has" '{"id": "a", "prompt": "x"}
+{"id": "b", "prompt": "x"}
+{"id": "a", "prompt": "y"}'
+    bad twice_by_number "bad:2: expected ids that differ, found '7', which line 1 has" '{"id": 7, "prompt": "x"}
+{"id": "7", "prompt": "y"}'
     bad nothing 'expected at least one line' ''
     echo '{"prompt": "x"}' >"$tmp/bad"
     run="$toy answers -m $model --prompts $tmp/bad"
@@ -111,6 +146,8 @@ for line in open(sys.argv[1]):
 }
 
 test_lines
+test_too_long
+test_seeds
 test_greedy
 test_bad_lines
 test_real
