@@ -91,22 +91,27 @@ static int add_draft(cli_drafts *d, char *text, const char *option, const char *
     return CLI_OK;
 }
 
-/* The path that --drafter gives for {name}: `--drafter name:PATH`, or `--drafter PATH` for any. */
-static const char *placeholder_path(const cli_options *o, const char *name, size_t len) {
-    const char *any = NULL;
+/* The path that --drafter gives for {name}: `--drafter name:PATH`, or `--drafter PATH` for any. Marks it as used. */
+static const char *placeholder_path(const cli_options *o, const char *name, size_t len, bool *used) {
+    size_t any = o->drafter.n;
     for (size_t i = 0; i < o->drafter.n; i++) {
         const char *given = o->drafter.v[i];
-        if (strncmp(given, name, len) == 0 && given[len] == ':') return given + len + 1;
+        if (strncmp(given, name, len) == 0 && given[len] == ':') {
+            used[i] = true;
+            return given + len + 1;
+        }
         char *head = cli_format("%.*s", (int)strcspn(given, ":"), given);
-        if (!is_drafter(head)) any = given;
+        if (!is_drafter(head)) any = i;
         free(head);
     }
-    return any;
+    if (any == o->drafter.n) return NULL;
+    used[any] = true;
+    return o->drafter.v[any];
 }
 
-/* One draft of a mode with its {placeholder} replaced. */
+/* One draft of a mode with its {placeholder} replaced. used: by --drafter, see placeholder_path. */
 static int expand_draft(const cli_options *o, const dg_mode *mode, const char *draft, size_t len,
-                        cli_drafts *d) {
+                        bool *used, cli_drafts *d) {
     cli_buffer b = {0};
     int status = CLI_OK;
     for (size_t i = 0; i < len && status == CLI_OK; i++) {
@@ -116,7 +121,7 @@ static int expand_draft(const cli_options *o, const dg_mode *mode, const char *d
             continue;
         }
         const size_t name_len = (size_t)(close - draft) - i - 1;
-        const char *path = placeholder_path(o, draft + i + 1, name_len);
+        const char *path = placeholder_path(o, draft + i + 1, name_len, used);
         if (!path) {
             cli_error("--mode %s expands to '%s' and needs the weights of %.*s: add --drafter PATH",
                       mode->name, mode->drafts, (int)name_len, draft + i + 1);
@@ -143,17 +148,20 @@ static int read_mode(const cli_options *o, cli_drafts *d) {
     if (!mode) return unknown_name("--mode", "mode", o->mode, mode_name);
     d->budget = mode->budget;
     const char *p = mode->drafts ? mode->drafts : "";
-    if (o->drafter.n && !strchr(p, '{')) {
-        cli_error("--drafter %s: --mode %s ('%s') has no weights to fill in", o->drafter.v[0], mode->name, p);
-        return CLI_USAGE;
-    }
+    bool used[CLI_LIST_MAX] = {0};
     while (*(p += strspn(p, " "))) {
         const size_t len = strcspn(p, " ");
         if (len != 4 || memcmp(p, "none", 4) != 0) {
-            const int status = expand_draft(o, mode, p, len, d);
+            const int status = expand_draft(o, mode, p, len, used, d);
             if (status != CLI_OK) return status;
         }
         p += len;
+    }
+    for (size_t i = 0; i < o->drafter.n; i++) {
+        if (used[i]) continue;
+        cli_error("--drafter %s: --mode %s ('%s') has no weights to fill in with it", o->drafter.v[i], mode->name,
+                  mode->drafts ? mode->drafts : "");
+        return CLI_USAGE;
     }
     return CLI_OK;
 }

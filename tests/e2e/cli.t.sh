@@ -93,6 +93,9 @@ test_drafts() {
     check mode_budget_overruled 0 '"budget": 7' $run --json --mode both --drafter p --budget 7
     check mode_and_draft 2 'leave out --draft' $run --mode bare --draft toy
     check drafter_without_mode 2 'write --draft NAME:p' $run --drafter p
+    check drafter_not_used 2 '^error: --drafter second:/x: --mode both .* no weights to fill in' $run --mode both --drafter p \
+        --drafter second:/x
+    check drafter_twice 2 '^error: --drafter p: --mode both' $run --mode both --drafter p --drafter toy:q
     check drafter_not_wanted 2 'no weights to fill in' $run --mode bare --drafter p
     check count_root 0 '"budget": 11' $run --json --mode both --drafter p --count-root
     check count_root_auto 2 'expected a budget of 2 or more, found auto' $run --draft toy --count-root
