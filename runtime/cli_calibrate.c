@@ -104,10 +104,23 @@ static void print_report(const cli_options *o, const dg_calibrated *c, double se
 
 /* ---- the command ------------------------------------------------------------------------------ */
 
+/* Without -o the file lies beside a drafter's weights; that there are some is better known before minutes of measuring. */
+static int check_place(const cli_options *o, const cli_drafts *d, dg_model *model) {
+    if (o->out) return CLI_OK;
+    const dg_session_options so = {.budget = d->budget, .draft = d->v, .n_draft = d->n, .calibration = "none"};
+    dg_memory_plan plan;
+    const dg_status st = dg_session_plan(model, &so, &plan);
+    if (st != DG_OK) return cli_library_error(st, NULL);
+    if (plan.draft_weights) return CLI_OK;
+    cli_error("drafters %s have no weights that the file could lie beside: name it with -o FILE", d->label);
+    return CLI_USAGE;
+}
+
 static int calibrate(const cli_options *o, const cli_drafts *d, dg_model *model) {
     warmup w = {0};
     dg_calibrated report;
-    int status = read_warmup(o, model, &w);
+    int status = check_place(o, d, model);
+    if (status == CLI_OK) status = read_warmup(o, model, &w);
     if (status == CLI_OK) {
         const dg_calibrate_options options = {.draft = d->v, .n_draft = d->n, .budget = d->budget, .prompt = w.prompt,
                                               .prompt_len = w.len, .n_prompt = w.n,
