@@ -119,7 +119,9 @@ static const option table[] = {
      "what 'dgraft calibrate' wrote (default: the file beside the drafter's weights, if there is one)"},
 
     {"-t, --threads", "N", MODEL, WHOLE, AT(threads), 0, 1024, "threads; 0: one per core (default)"},
-    {"-b, --batch-size", "N", SESSION, WHOLE, AT(batch), 1, 65536, "rows of one forward pass (default 256)"},
+    {"-b, --batch-size", "N", CLI_ANSWERS, WHOLE, AT(batch), 1, 65536, "rows of one forward pass (default 256)"},
+    {"-b, --batch-size", "N", SESSION & ~CLI_ANSWERS, WHOLE, AT(batch), 1, 65536,
+     "rows of one forward pass (default 256, which is also the most)"},
     {"--compute", "NAME", SESSION | CLI_CALIBRATE, TEXT, AT(compute), 0, 0,
      "activations by quantised weights: default (14 bits), f32, or int8 (fastest, changes texts)"},
     {"--device", "NAME", MODEL, TEXT, AT(device), 0, 0,

@@ -89,6 +89,14 @@ uint64_t cli_seed(const cli_options *o) {
     return (uint64_t)(seed < 0 ? cli_seconds() * 1e6 : seed);
 }
 
+/* One session never runs more rows at once; several side by side do. */
+static int32_t batch_rows(const cli_options *o) {
+    enum { MOST = 256 };
+    if (o->batch <= MOST || o->command == CLI_ANSWERS) return (int32_t)o->batch;
+    cli_warn("-b %lld: taken as %d, the most rows that a session runs at once", (long long)o->batch, MOST);
+    return MOST;
+}
+
 void cli_session_options(const cli_options *o, const cli_drafts *d, const dg_model *model,
                          dg_session_options *session) {
     dg_model_info info;
@@ -108,7 +116,7 @@ void cli_session_options(const cli_options *o, const cli_drafts *d, const dg_mod
         .stop = o->stop.v,
         .n_stop = o->stop.n,
         .ignore_stop_tokens = o->ignore_eos,
-        .batch_rows = (int32_t)o->batch,
+        .batch_rows = batch_rows(o),
         .kv = !o->kv ? DG_KV_DEFAULT : strcmp(o->kv, "f32") == 0 ? DG_KV_F32 : DG_KV_F16,
         .calibration = o->calibration,
     };

@@ -89,6 +89,13 @@ test_seeds() {
     holds answers_random_seed test "$(sort "$tmp"/seed-1.* | uniq | wc -l)" = 2
 }
 
+# Many sessions fill a pass that one could not.
+test_batch() {
+    echo '{"prompt": "x"}' >"$tmp/p"
+    check answers_batch 0 '' "$toy" answers -m "$model" --prompts "$tmp/p" -n 2 -b 2048 -o "$tmp/batch"
+    same answers_batch_is_silent 0 "$(grep -c warning "$tmp/err")"
+}
+
 test_greedy() {
     echo '{"prompt": "x"}' >"$tmp/p"
     run="$toy answers -m $model --prompts $tmp/p -n 2 --seed 4"
@@ -148,6 +155,7 @@ for line in open(sys.argv[1]):
 test_lines
 test_too_long
 test_seeds
+test_batch
 test_greedy
 test_bad_lines
 test_real

@@ -71,6 +71,12 @@ test_no_effect() {
     check no_exact_on_cpu 0 '^warning: --no-exact changes nothing: on the CPU' $run --no-exact
     check budget_without_drafter 0 '^warning: --budget changes nothing: there are no drafters' $run --budget 4
     check calibration_without_drafter 0 '^warning: --calibration changes nothing' $run --calibration x
+    check batch_too_large 0 '^warning: -b 2048: taken as 256' "$toy" info -m "$model" -b 2048 --json
+    capped=$(json memory workspace)
+    check batch_of_256 0 '' "$toy" info -m "$model" -b 256 --json
+    same batch_is_capped "$(json memory workspace)" "$capped"
+    same batch_of_256_is_silent 0 "$(grep -c warning "$tmp/err")"
+    check batch_too_large_run 0 '^warning: -b 257' $run -b 257
     check budget_with_drafter 0 '' $run --budget 4 --draft toy
     same budget_with_drafter_is_silent 0 "$(grep -c warning "$tmp/err")"
 }
@@ -160,6 +166,9 @@ test_run() {
     check calibrate_threshold 0 '^stop after pass 0 below 0\.250' "$toy" calibrate -m "$model" --draft toy --rule A
     check calibrate_out 0 'written to there' "$toy" calibrate -m "$model" --draft toy -o there
     check calibrate_json 0 '"rounds": 8' "$toy" calibrate -m "$model" --draft toy --json
+    check calibrate_no_place 2 '^error: drafters second have no weights .*name it with -o FILE' "$toy" calibrate -m "$model" \
+        --draft second
+    check calibrate_no_weights 0 'written to there' "$toy" calibrate -m "$model" --draft second -o there
     check calibrate_nothing 2 'nothing to calibrate' "$toy" calibrate -m "$model"
     check calibrate_rule 2 'expected A or B' "$toy" calibrate -m "$model" --draft toy --rule C
     check calibrate_fails 1 'the toy failed' "$toy" calibrate -m "$model" --draft toy,fail=1
@@ -417,6 +426,8 @@ test_real_calibration() {
     check real_show 0 '^round .*eagle3 [0-9]+ of' "$dgraft" show "$tmp/rounds"
     check real_show_accepted 0 '●' "$dgraft" show "$tmp/rounds" --round 1
     printf '%s\n' '{"prompt": "the river runs to the sea"}' '{"prompt": "a bird in the hand"}' >"$tmp/warm"
+    check calibrate_no_place_real 2 'drafters recycling have no weights' "$dgraft" calibrate -m "$target" --draft recycling \
+        --prompts /no/such
     calibrate="$dgraft calibrate -m $target $mode --prompts $tmp/warm -n 40 -o $c"
     check real_calibrate 0 '^stop after pass 5 below' $calibrate
     check real_calibrate_loss 0 '^stop after pass 0 below' $calibrate --rule A

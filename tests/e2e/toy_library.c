@@ -156,7 +156,9 @@ void dg_session_free(dg_session *s) {
 
 dg_status dg_session_plan(dg_model *model, const dg_session_options *options, dg_memory_plan *plan) {
     (void)model;
-    *plan = (dg_memory_plan){.workspace = sizeof(dg_session),
+    const bool weights = options->n_draft && strcmp(options->draft[0].name, "toy") == 0;
+    *plan = (dg_memory_plan){.workspace = sizeof(dg_session) + (uint64_t)options->batch_rows,
+                             .draft_weights = weights,
                              .total = sizeof(dg_session),
                              .context = options->context ? options->context : MAX_CONTEXT};
     return DG_OK;
