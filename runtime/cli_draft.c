@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *drafter_or_none(size_t i) {
     return i == 0 ? "none" : dg_drafter_name(i - 1);
@@ -57,6 +58,15 @@ static char *find_params(char *text) {
     return NULL;
 }
 
+/* In a path that leads nowhere, what stands behind the last comma, if it looks like the key of a parameter; NULL. */
+static const char *bare_key(const char *path) {
+    const char *comma = strrchr(path, ',');
+    if (!comma || !comma[1] || access(path, F_OK) == 0) return NULL;
+    for (const char *p = comma + 1; *p; p++)
+        if (!isalnum((unsigned char)*p) && *p != '_' && *p != '-') return NULL;
+    return comma + 1;
+}
+
 /* Adds one drafter; takes text (owned) apart in place. shown: how the user wrote it. */
 static int add_draft(cli_drafts *d, char *text, const char *option, const char *shown) {
     if (d->n == CLI_LIST_MAX) {
@@ -79,6 +89,12 @@ static int add_draft(cli_drafts *d, char *text, const char *option, const char *
         draft->path = colon + 1;
         if (!*draft->path) {
             cli_error("%s: the path after ':' is empty in '%s'", option, shown);
+            return CLI_USAGE;
+        }
+        const char *key = bare_key(draft->path);
+        if (key) {
+            cli_error("%s: expected key=value after ',', found '%s' in '%s' (a switch is turned on by %s=1)", option, key, shown,
+                      key);
             return CLI_USAGE;
         }
     }

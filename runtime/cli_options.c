@@ -118,7 +118,7 @@ static const option table[] = {
     {"--calibration", "FILE|none", DECODE | CLI_INFO, TEXT, AT(calibration), 0, 0,
      "what 'dgraft calibrate' wrote (default: the file beside the drafter's weights, if there is one)"},
 
-    {"-t, --threads", "N", MODEL, WHOLE, AT(threads), 0, 1024, "threads; 0: one per core (default)"},
+    {"-t, --threads", "N", MODEL, WHOLE, AT(threads), 0, 256, "threads; 0: one per core (default)"},
     {"-b, --batch-size", "N", CLI_ANSWERS, WHOLE, AT(batch), 1, 65536, "rows of one forward pass (default 256)"},
     {"-b, --batch-size", "N", SESSION & ~CLI_ANSWERS, WHOLE, AT(batch), 1, 65536,
      "rows of one forward pass (default 256, which is also the most)"},
@@ -166,6 +166,7 @@ typedef struct refusal {
 #define CACHE   "keys and values have one type, chosen with --kv"
 #define ROPE    "rope settings come from the model's file"
 #define MAPPED  "weights are always memory-mapped and shared, never locked"
+#define DRAFTER "write --draft NAME:PATH ('dgraft modes' lists the drafters)"
 #define NETWORK "nothing is downloaded; give a local path with -m"
 
 static const refusal refused[] = {
@@ -185,8 +186,9 @@ static const refusal refused[] = {
     {"--rope-* --yarn-*", ROPE},
     {"--mlock --no-mmap --mmap", MAPPED},
     {"-hf --hf-repo -mu --model-url -hff --hf-file -hft --hf-token", NETWORK},
-    {"-md --model-draft -hfd", "write --draft NAME:PATH ('dgraft modes' lists the drafters)"},
+    {"-md --model-draft -hfd", DRAFTER},
     {"--draft-max --draft-n --draft-min --draft-n-min --spec-draft-n-max", "write --budget N"},
+    {"--spec-type --spec-* --lookup-*", DRAFTER},
     {"--draft-p-min --draft-p-split", "drafts are ranked by their score and cut by --budget"},
     {"-ub --ubatch-size", "write -b N; there is one batch size"},
     {"-cnv --conversation -i --interactive --interactive-first",
@@ -201,6 +203,13 @@ static const refusal refused[] = {
     {"--prompt-cache* --session", "sessions are not stored"},
     {"-np --parallel", "one session at a time"},
     {"--in-prefix* --in-suffix", "the chat format decides what surrounds a message"},
+    {"--logprobs --top-logprobs --n-probs", "write --json: it has the log-probability of every token"},
+    {"--host --port --api-key* --slots --webui --no-webui", "there is no server"},
+    {"-tb --threads-batch -td --threads-draft -tbd --threads-batch-draft", "write -t N; one number of threads does everything"},
+    {"--warmup --no-warmup", "there is no warm-up pass"},
+    {"--log-* --perf --no-perf --show-timings", "standard error tells little unless -v is given"},
+    {"--verbose-prompt", "'dgraft tokens' shows the tokens of a prompt"},
+    {"--embedding --embeddings --rerank --pooling", "text is the only output"},
 };
 
 /* ---- names ------------------------------------------------------------------------------------ */
@@ -266,12 +275,15 @@ const char *cli_nearest(const char *word, const char *(*next)(size_t i)) {
     return best <= most ? next(at) : NULL;
 }
 
-/* Every name of every option, one after another, for cli_nearest. */
+static unsigned suggested; /* commands whose options are meant */
+
+/* Every name of every option of these commands, one after another, for cli_nearest. */
 static const char *option_name(size_t i) {
     static char name[48];
     const char *start;
     for (size_t k = 0; k < N_OPTION; k++) {
         size_t len;
+        if (!(table[k].commands & suggested)) continue;
         for (size_t j = 0; (len = name_at(table[k].names, j, &start)); j++) {
             if (i-- > 0) continue;
             snprintf(name, sizeof name, "%.*s", (int)len, start);
@@ -399,6 +411,7 @@ static int unknown_option(const cli_command *command, const char *name) {
         free(owners.data);
         return CLI_USAGE;
     }
+    suggested = command->bit;
     const char *near = cli_nearest(name, long_option_name);
     if (near) {
         cli_error("unknown option %s; did you mean %s?", name, near);

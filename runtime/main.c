@@ -31,10 +31,27 @@ static void print_help(FILE *out) {
           out);
 }
 
+/* What other programs have under these names. */
+static const struct {
+    const char *name, *where;
+} elsewhere[] = {
+    {"bench", "the benchmark is a program of its own, dgraft-bench ('make bench' runs it)"},
+    {"server", "there is no server; 'dgraft answers' answers a file of prompts"},
+    {"serve", "there is no server; 'dgraft answers' answers a file of prompts"},
+    {"tokenize", "'dgraft tokens' shows the tokens of a text"},
+    {"detokenize", "'dgraft tokens --ids' shows the text of tokens"},
+    {"quantize", "'dgraft convert --type' writes weights in another type"},
+};
+
 static int unknown_command(const char *word) {
     if (word[0] == '-') {
         cli_error("the command comes first, as in 'dgraft run %s ...' ('dgraft --help' lists the commands)",
                   word);
+        return CLI_USAGE;
+    }
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++) {
+        if (strcmp(elsewhere[i].name, word) != 0) continue;
+        cli_error("there is no command '%s': %s", word, elsewhere[i].where);
         return CLI_USAGE;
     }
     const char *near = cli_nearest(word, command_name);

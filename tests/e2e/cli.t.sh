@@ -28,6 +28,13 @@ test_usage() {
     check unknown_command 2 "did you mean 'run'" "$toy" rnu
     check option_before_command 2 'the command comes first' "$toy" -m x
     check unknown_option 2 'did you mean --temp' $run --tmep 1
+    check no_option_of_another_command 2 "unknown option --outt .'dgraft run --help' lists" $run --outt x
+    check option_of_this_command 2 'did you mean --out\?' "$toy" answers -m "$model" --outt x
+    check too_many_threads 2 "expected a whole number from 0 to 256, found '257'" $run -t 257
+    check most_threads 0 '' $run -t 256
+    check command_bench 2 'dgraft-bench' "$toy" bench
+    check command_server 2 'there is no server' "$toy" server --port 80
+    check command_tokenize 2 "'dgraft tokens' shows" "$toy" tokenize
     check option_of_another_command 2 'belongs to tokens' $run --ids 1
     check missing_value 2 'expected N, found nothing' $run -n
     check option_as_value 2 'found the option --temp' $run -n --temp
@@ -52,9 +59,15 @@ test_usage() {
 test_refusals() {
     for option in --repeat-penalty --presence-penalty --frequency-penalty --logit-bias --grammar --json-schema \
         --mirostat --mirostat-lr --typical --dry-multiplier --xtc-probability --dynatemp-range --samplers -ngl \
-        --gpu-layers --lora --cache-type-k --rope-scale --model-draft --draft-max --mmproj --flash-attn; do
+        --gpu-layers --lora --cache-type-k --rope-scale --model-draft --draft-max --mmproj --flash-attn --host --threads-batch --no-warmup; do
         check "refuses_$option" 2 "^error: $option is not supported: ." "$toy" run -m "$model" -p hi "$option" 1
     done
+    run="$toy run -m $model -p hi"
+    check refuses_logprobs 2 '^error: --logprobs is not supported: write --json' $run --logprobs 5
+    check refuses_n_probs 2 '^error: --n-probs is not supported: write --json' $run --n_probs=5
+    check refuses_spec_type 2 '^error: --spec-type is not supported: write --draft' $run --spec-type ngram
+    check refuses_spec_n_max 2 '^error: --spec-draft-n-max is not supported: write --budget' $run --spec-draft-n-max 4
+    check refuses_port 2 '^error: --port is not supported: there is no server' $run --port 80
 }
 
 # What is asked for and has no effect is said; what has one is not.
@@ -90,6 +103,11 @@ test_drafts() {
     check draft_unknown 2 "did you mean 'toy'" $run --draft tyo
     check draft_empty_path 2 "path after ':' is empty" $run --draft toy:
     check draft_bad_parameter 2 'expected key=value' $run --draft toy,x
+    check draft_bare_key 2 "expected key=value after ',', found 'tree' in 'toy:$tmp/none,tree' .*tree=1" $run \
+        --draft "toy:$tmp/none,tree"
+    check draft_bare_key_of_more 2 "found 'tree'" $run --draft "toy:$tmp/none,tree,differ=4"
+    echo x >"$tmp/a,tree"
+    check draft_path_like_a_key 0 'a,tree"' $run --json --draft "toy:$tmp/a,tree"
     check draft_none_and_more 2 'stands alone' $run --draft none --draft toy
     check mode_unknown 2 "did you mean 'both'" $run --mode botth
     check mode_without_weights 2 'needs the weights of toy: add --drafter PATH' $run --mode both
