@@ -6,13 +6,46 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 /* ---- messages --------------------------------------------------------------------------------- */
 
-static void print_line(const char *kind, const char *fmt, va_list args) {
+static bool text_open; /* the text on standard output has not ended its line */
+
+void cli_text_shown(const char *text, size_t len) {
+    if (len) text_open = text[len - 1] != '\n';
+}
+
+/* Whether both streams go to one terminal, file or pipe. */
+static bool streams_meet(void) {
+    struct stat out, err;
+    return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 && out.st_dev == err.st_dev &&
+           out.st_ino == err.st_ino;
+}
+
+void cli_begin_line(void) {
     cli_progress_clear();
+    if (text_open && streams_meet()) {
+        fflush(stdout);
+        fputc('\n', stderr);
+        text_open = false;
+    }
+}
+
+void cli_end_text(void) {
+    if (text_open && isatty(STDOUT_FILENO)) {
+        putchar('\n');
+        text_open = false;
+    }
+    cli_begin_line();
+    text_open = false;
+    fflush(stdout);
+}
+
+static void print_line(const char *kind, const char *fmt, va_list args) {
+    cli_begin_line();
     fprintf(stderr, "%s: ", kind);
     vfprintf(stderr, fmt, args);
     fputc('\n', stderr);

@@ -116,6 +116,13 @@ const char *cli_nearest(const char *word, const char *(*next)(size_t i));
 /* One line on standard error: "error: ..." and "warning: ...". */
 void cli_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void cli_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Text that was written to standard output, which messages must not land in the middle of. */
+void cli_text_shown(const char *text, size_t len);
+/* Before something is written to standard error: clears progress and, where the text's line is open and both streams go to
+ * one place, ends it there. Standard output stays exactly the text. */
+void cli_begin_line(void);
+/* Ends the text's line, on standard output only where that is a terminal. */
+void cli_end_text(void);
 /* Prints the library's message after `what` (NULL: alone); returns CLI_FAILED, or CLI_USAGE for what the
  * library calls an argument error. */
 int cli_library_error(dg_status st, const char *what);

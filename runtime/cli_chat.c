@@ -144,6 +144,7 @@ static int conversation_tokens(talk *t, cli_ids *ids) {
 static bool show_piece(void *ud, const dg_piece *p) {
     talk *t = ud;
     if (!p->len) return true;
+    cli_text_shown(p->text, p->len);
     t->write_failed = fwrite(p->text, 1, p->len, stdout) != p->len || fflush(stdout) != 0;
     return !t->write_failed;
 }
@@ -175,6 +176,7 @@ static int answer(talk *t, const char *line) {
     free(ids.v);
     t->answered = st == DG_OK;
     if (t->last.text.len && t->last.text.data[t->last.text.len - 1] != '\n') putchar('\n');
+    cli_text_shown("\n", 1);
     if (t->write_failed) return cli_finish_output(CLI_OK);
     if (st == DG_ERR_CONTEXT_FULL) {
         pop(t);

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- the text as it comes --------------------------------------------------------------------- */
@@ -13,7 +12,6 @@ typedef struct screen {
     bool color, failed;
     int error; /* errno of the failed write */
     int32_t source;
-    char last; /* byte written last */
 } screen;
 
 static bool show_piece(void *ud, const dg_piece *p) {
@@ -24,7 +22,7 @@ static bool show_piece(void *ud, const dg_piece *p) {
         if (p->source) fputs(cli_color(p->source), stdout);
         s->source = p->source;
     }
-    s->last = p->text[p->len - 1];
+    cli_text_shown(p->text, p->len);
     errno = 0;
     if (fwrite(p->text, 1, p->len, stdout) == p->len && fflush(stdout) == 0) return true;
     s->failed = true;
@@ -119,31 +117,21 @@ static dg_status generate(const job *j, const dg_session_options *so,
     return st;
 }
 
-/* Text on standard output stays exact unless that is a terminal; the closing line still begins a line where
- * both streams go to one place. */
-static void end_line(void) {
-    struct stat out, err;
-    if (isatty(STDOUT_FILENO)) {
-        putchar('\n');
-    } else if (fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
-               out.st_dev == err.st_dev && out.st_ino == err.st_ino) {
-        fflush(stdout);
-        fputc('\n', stderr);
-    }
-    fflush(stdout);
-}
-
 static int generate_drafted(job *j) {
     screen sc = {.color = wants_color(j->o)};
     if (sc.color) print_legend(&j->drafts);
-    if (j->o->display_prompt) fwrite(j->prompt.data, 1, j->prompt.len, stdout);
+    if (j->o->display_prompt) {
+        fwrite(j->prompt.data, 1, j->prompt.len, stdout);
+        fflush(stdout);
+        cli_text_shown(j->prompt.data, j->prompt.len);
+    }
     cli_counter counter = {j->drafts.n ? j->drafts.label : "plain decoding", 0};
     cli_trace *trace = j->trace.file ? &j->trace : NULL;
     const dg_status st = j->o->json ? generate(j, &j->so, cli_count_piece, &counter, trace, &j->answer)
                                     : generate(j, &j->so, show_piece, &sc, trace, &j->answer);
     cli_progress_clear();
     if (sc.color && sc.source) fputs(cli_color(0), stdout);
-    if (!j->o->json && sc.last && sc.last != '\n') end_line();
+    cli_end_text();
     if (sc.failed) {
         cli_error("cannot write to standard output: %s", strerror(sc.error));
         return CLI_FAILED;

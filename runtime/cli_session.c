@@ -12,7 +12,7 @@ static void on_log(void *ud, dg_log_level level, const char *message) {
     if (level == DG_LOG_WARN) {
         cli_warn("%s", message);
     } else if (*verbose) {
-        cli_progress_clear();
+        cli_begin_line();
         fprintf(stderr, "%s\n", message);
     }
 }

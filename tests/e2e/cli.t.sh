@@ -226,6 +226,24 @@ test_output() {
     holds broken_pipe_message grep -q '^error: cannot write to standard output: Broken pipe' "$tmp/err"
 }
 
+# A message in the middle of a text begins a line where both streams go to one place; the text itself stays as it is.
+test_log_in_text() {
+    run="$toy run -m $model -p hi -n 5 --draft toy,log=3"
+    $run >"$tmp/both" 2>&1
+    same log_begins_a_line 'ghk|warning: the toy has a word|pw|' "$(head -3 "$tmp/both" | tr '\n' '|')"
+    $run >"$tmp/out" 2>"$tmp/err"
+    same log_leaves_text ghkpw "$(cat "$tmp/out")"
+    same log_apart 'warning: the toy has a word' "$(head -1 "$tmp/err")"
+    "$toy" run -m "$model" -p hi -n 5 --draft toy,log=0 >"$tmp/both" 2>&1
+    same log_before_text 'warning: the toy has a word|ghkpw|' "$(head -2 "$tmp/both" | tr '\n' '|')"
+    printf 'a\n' | "$toy" chat -m "$model" -n 5 --draft toy,log=3 >"$tmp/both" 2>&1
+    holds log_in_chat grep -qx 'warning: the toy has a word' "$tmp/both"
+    terminal log_on_terminal 0 "$toy" run -m "$model" -p hi -n 5 --draft toy,log=3 <<'E'
+wait ghk\r\nwarning: the toy has a word\r\n
+wait \r\naccepted:
+E
+}
+
 interrupt() { # name, pattern, command...: Ctrl-C after 0.3 s
     name=$1 pattern=$2
     shift 2
@@ -493,6 +511,7 @@ test_no_effect
 test_drafts
 test_run
 test_output
+test_log_in_text
 test_interrupts
 test_verify
 test_chat

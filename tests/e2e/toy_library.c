@@ -1,7 +1,7 @@
 /* A stand-in for libdgraft behind the same header, for tests of the program alone: the "model" is any
  * readable file, tokens are bytes (256 ends the text), the text is a fixed function of prompt length,
  * position and seed. It can do what the library never should: --draft toy,differ=N gives another token at
- * generated index N, fail=N fails there. sleep=MS slows every token down. idle=1 proposes nothing, as does idle=0 where
+ * generated index N, fail=N fails there. sleep=MS slows every token down. log=N warns there. idle=1 proposes nothing, as does idle=0 where
  * the budget is auto. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ struct dg_session {
     uint8_t source[MAX_CONTEXT];
     size_t n, n_prompt, limit;
     bool drafted, idle, ignore_stop;
-    long differ, fail, stop_at, sleep_ms;
+    long differ, fail, log, stop_at, sleep_ms;
     dg_stop why;
     dg_stats stats;
 };
@@ -142,6 +142,7 @@ dg_status dg_session_create(dg_model *model, const dg_session_options *o, dg_ses
     s->drafted = o->n_draft > 0;
     s->differ = s->drafted ? parameter(o->draft, "differ=") : -1;
     s->fail = s->drafted ? parameter(o->draft, "fail=") : -1;
+    s->log = s->drafted ? parameter(o->draft, "log=") : -1;
     s->stop_at = s->drafted ? parameter(o->draft, "short=") : -1;
     const long idle = s->drafted ? parameter(o->draft, "idle=") : -1;
     s->idle = idle == 1 || (idle == 0 && !o->budget);
@@ -178,6 +179,7 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
                               void *ud, dg_stop *why) {
     for (size_t k = 0; s->why == DG_STOP_NONE; k++) {
         if ((long)k == s->fail) return fail(DG_ERR_DEVICE, "the toy failed, as it was told");
+        if ((long)k == s->log) s->model->options.log(s->model->options.log_ud, DG_LOG_WARN, "the toy has a word");
         if ((limit && k == limit) || (long)k == s->stop_at) {
             s->why = DG_STOP_LIMIT;
             break;
