@@ -15,15 +15,16 @@
 /* Exit statuses, as --help and the man page document them. */
 enum {
     CLI_OK = 0,
-    CLI_FAILED = 1,       /* a file, the model or the output failed */
+    CLI_FAILED = 1,       /* a file, the model or the output failed; verify: nothing was drafted; answers: not all fit */
     CLI_USAGE = 2,        /* the command line */
     CLI_DIFFERENT = 3,    /* drafted text differs from plain decoding's */
     CLI_INTERRUPTED = 130 /* Ctrl-C */
 };
 
 #define CLI_STATUS_HELP                                                                                      \
-    "Exit status: 0 fine, 1 a file, the model or the output failed, 2 a mistake on the command line,\n"      \
-    "3 drafted text differs from plain decoding's (run --compare, verify), 130 interrupted by Ctrl-C.\n"
+    "Exit status: 0 fine, 1 a file, the model or the output failed, or nothing was drafted (verify),\n"      \
+    "2 a mistake on the command line, 3 drafted text differs from plain decoding's (run --compare,\n"        \
+    "verify), 130 interrupted by Ctrl-C.\n"
 
 /* Commands, as bits: an option row says which of them it belongs to. */
 enum {
