@@ -375,11 +375,15 @@ dg_status dg_session_margin(const dg_session *s, int32_t other, float *margin) {
 dg_status dg_session_save_memory(const dg_session *s, const char *path) {
     DG_TRY(dg_session_alive(s));
     DG_CHECK(path, DG_ERR_ARGUMENT, "dg_session_save_memory: path must not be NULL");
+    dg_status off = DG_OK; /* a memory that is switched off, and says so */
     for (int32_t i = 0; i < s->n_slot; i++) {
         const dg_drafter *d = s->slot[i].drafter;
-        const dg_status st = d->ops->save ? d->ops->save(d, path) : DG_ERR_ARGUMENT;
-        if (st != DG_ERR_ARGUMENT) return st; /* else its memory is switched off */
+        if (!d->ops->save) continue;
+        const dg_status st = d->ops->save(d, path);
+        if (st != DG_ERR_ARGUMENT) return st;
+        off = st;
     }
+    if (off != DG_OK) return off;
     DG_FAIL(DG_ERR_ARGUMENT, "%s: no drafter of this session has a memory to save; fused, graft, fill and recycling do", path);
 }
 

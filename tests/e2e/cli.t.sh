@@ -435,7 +435,7 @@ test_real_memory() {
     holds memory_trial_is_gone test ! -e "$m.try"
     check memory_none 2 'no drafter of this session has a memory' $run -p x --draft ngram --save-memory "$m.x"
     same memory_none_before_text '' "$(cat "$tmp/out")"
-    check memory_off 2 'no drafter of this session has a memory' $run -p x --draft fused,m=0 --save-memory "$m.x"
+    check memory_off 2 'm=0 switches it off' $run -p x --draft fused,m=0 --save-memory "$m.x"
     check memory_unwritable 1 'no/such' $run -p x --draft fused --save-memory /no/such/file
     head -c 1000 "$m" >"$m.cut"
     check memory_truncated 1 "$m.cut" $run -p x --draft "fused:$m.cut"
