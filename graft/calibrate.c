@@ -1,6 +1,7 @@
 /* Thresholds from recorded rounds; see calibrate.h. */
 #include "graft/calibrate.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -168,5 +169,33 @@ dg_status dg_calibrate_tail(const dg_tail_round *round, size_t n, const float va
     }
     dg_mem_free(weight);
     *out = range(best_tail(round, n, value, NULL), drawn);
+    return DG_OK;
+}
+
+/* ---- the cost curve --------------------------------------------------------------------------- */
+
+/* Dearer than a larger pass, or than its rows in passes of the size before would be: a look was disturbed. */
+static bool doubtful(const double *seconds, int32_t n, int32_t i) {
+    for (int32_t k = i + 1; k < n; k++)
+        if (seconds[k] < seconds[i]) return true;
+    return i > 0 && seconds[i] * dg_budget_rows(i - 1) > seconds[i - 1] * dg_budget_rows(i);
+}
+
+/* Looks at one size are apart from each other, so that one stall of the machine does not spoil them all. */
+dg_status dg_calibrate_rows(dg_status (*look)(void *ud, int32_t rows, double *seconds), void *ud, int32_t most,
+                            double seconds[DG_CAL_ROWS]) {
+    enum { MORE = 5 }; /* at those in doubt */
+    int32_t n = 0;
+    for (; n < DG_CAL_ROWS && dg_budget_rows(n) <= most; n++) seconds[n] = INFINITY;
+    for (int32_t i = n; i < DG_CAL_ROWS; i++) seconds[i] = 0;
+    for (int32_t sweep = 0; sweep < DG_CAL_SWEEPS + MORE; sweep++) {
+        for (int32_t i = 0; i < n; i++) {
+            if (sweep >= DG_CAL_SWEEPS && !doubtful(seconds, n, i)) continue;
+            double once;
+            DG_TRY(look(ud, dg_budget_rows(i), &once));
+            seconds[i] = fmin(seconds[i], once);
+        }
+    }
+    for (int32_t i = n - 1; i > 0; i--) seconds[i - 1] = fmin(seconds[i - 1], seconds[i]);
     return DG_OK;
 }

@@ -1,5 +1,6 @@
 /* Thresholds from recorded rounds, for a drafter that may stop at a few checkpoints (tree Graft) or whose tail may be cut
- * (Graft-TAIL). The paper (arXiv 2605.20104) does not publish how it finds its own; both rules here are ours.
+ * (Graft-TAIL). The paper (arXiv 2605.20104) does not publish how it finds its own; both rules here are ours. And the cost
+ * curve of a pass by its rows.
  *
  * Knows rounds as numbers, no drafter and no tree; calibrate_run.c records them. Not for a round: it allocates. */
 #ifndef DG_CALIBRATE_H
@@ -7,7 +8,7 @@
 
 #include "runtime/calibration.h"
 
-enum { DG_GATES = DG_CAL_GATES };
+enum { DG_GATES = DG_CAL_GATES, DG_CAL_SWEEPS = 3 /* looks at every size of the cost curve */ };
 
 typedef struct dg_gate_round {
     float confidence[DG_GATES];   /* at each checkpoint; INFINITY: it was not reached */
@@ -36,5 +37,10 @@ typedef struct dg_tail_round {
     int32_t gained[DG_TAIL_VALUES], prompt;
 } dg_tail_round;
 dg_status dg_calibrate_tail(const dg_tail_round *round, size_t n, const float value[DG_TAIL_VALUES], dg_threshold *out);
+
+/* The cost curve: seconds[i] of a pass over dg_budget_rows(i) rows, 0 (not known) for those of more than `most`, by `look`,
+ * which takes one pass. The quickest of several looks: other work on the machine only ever adds. Does not fall. */
+dg_status dg_calibrate_rows(dg_status (*look)(void *ud, int32_t rows, double *seconds), void *ud, int32_t most,
+                            double seconds[DG_CAL_ROWS]);
 
 #endif

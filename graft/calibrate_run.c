@@ -279,27 +279,31 @@ static dg_status answer(job *j, size_t p) {
 
 /* ---- costs ------------------------------------------------------------------------------------ */
 
-/* The quickest of a few: what disturbs only ever adds. */
+typedef struct row_looks {
+    job *j;
+    int32_t len, n; /* committed tokens; looks so far, of all contexts */
+} row_looks;
+
+static dg_status look_at_rows(void *ud, int32_t rows, double *seconds) {
+    row_looks *l = ud;
+    const double share = ++l->n / (double)(DG_CAL_CONTEXTS * DG_CAL_ROWS * DG_CAL_SWEEPS);
+    tell(l->j, "rows", share < 1 ? share : 1);
+    return dg_session_time_rows(l->j->s, rows, l->len, seconds);
+}
+
+/* All sizes, whatever the budget of the rounds before: sessions take other budgets, and by what they load. Where the context
+ * is too short even for the first, from one token on, and the largest sizes stay unknown. */
 static dg_status measure_rows(job *j) {
-    enum { REPEATS = 3 };
     static const int32_t context[DG_CAL_CONTEXTS] = {64, 512, 2048};
     dg_calibration *c = j->c;
+    row_looks looks = {.j = j};
+    const int32_t most = dg_budget_rows(DG_CAL_ROWS - 1);
     for (int32_t k = 0; k < DG_CAL_CONTEXTS; k++) {
-        if (k && context[k] + j->budget + 1 > j->s->context) break;
-        const int32_t len = context[k] + j->budget + 1 > j->s->context ? 1 : context[k];
-        const int32_t room = j->s->context - len, most = j->budget + 1 < room ? j->budget + 1 : room;
-        c->context[c->n_context++] = len;
-        for (int32_t i = 0; i < DG_CAL_ROWS; i++) {
-            const int32_t size = dg_budget_rows(i), rows = size <= most ? size : most;
-            double best = INFINITY;
-            for (int32_t again = 0; again < REPEATS; again++) {
-                double seconds;
-                DG_TRY(dg_session_time_rows(j->s, rows, len, &seconds));
-                best = fmin(best, seconds);
-            }
-            c->verify[k][i] = best * size / rows; /* beyond the session's rows: in proportion */
-            tell(j, "rows", ((double)k * DG_CAL_ROWS + i + 1) / (DG_CAL_CONTEXTS * DG_CAL_ROWS));
-        }
+        const bool fits = context[k] + most <= j->s->context;
+        if (k && !fits) break;
+        looks.len = fits ? context[k] : 1;
+        c->context[c->n_context++] = looks.len;
+        DG_TRY(dg_calibrate_rows(look_at_rows, &looks, j->s->context - looks.len, c->verify[k]));
     }
     return DG_OK;
 }
@@ -359,7 +363,7 @@ static dg_status write_file(job *j, dg_calibrated *report) {
     DG_CHECK(j->o->out || weights, DG_ERR_ARGUMENT, "calibration: these drafters have no weights that the file could lie beside: name it");
     dg_file *file = NULL;
     if (weights) DG_TRY(dg_file_open(weights, &file));
-    dg_calibration_identify(j->model, file, j->c);
+    dg_calibration_identify(j->model, file, j->s->kv_dtype, j->c);
     dg_file_close(file);
     char *path = j->o->out ? dg_mem_strdup(j->o->out) : dg_calibration_path(weights);
     DG_CHECK(path, DG_ERR_MEMORY, "calibration: no memory for a path");

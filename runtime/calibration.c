@@ -24,7 +24,8 @@ static uint64_t fingerprint(const dg_file *f) {
     return h;
 }
 
-static void machine(const struct dg_model *model, char *out, size_t size) {
+static void machine(const struct dg_model *model, dg_dtype kv, char *out, size_t size) {
+    static const char *const compute[] = {[DG_COMPUTE_DEFAULT] = "default", [DG_COMPUTE_F32] = "f32", [DG_COMPUTE_INT8] = "int8"};
     char line[256], cpu[96] = "unknown processor";
     FILE *f = fopen("/proc/cpuinfo", "r");
     while (f && fgets(line, sizeof line, f)) {
@@ -37,10 +38,11 @@ static void machine(const struct dg_model *model, char *out, size_t size) {
     if (f) fclose(f);
     dg_model_info info;
     dg_model_get_info(model, &info);
-    snprintf(out, size, "%s; %s", cpu, info.backend);
+    snprintf(out, size, "%s; %s; compute %s; cache %s", cpu, info.backend, compute[model->options.compute],
+             dg_dtype_get(kv)->name);
 }
 
-void dg_calibration_identify(const struct dg_model *model, const dg_file *drafter, dg_calibration *out) {
+void dg_calibration_identify(const struct dg_model *model, const dg_file *drafter, dg_dtype kv, dg_calibration *out) {
     const dg_config *c = &model->net.config;
     snprintf(out->target, sizeof out->target, "%.32s, %d layers of %d, vocabulary %d, %016llx", c->arch_name, c->n_layer,
              c->hidden_size, c->vocab_size, (unsigned long long)fingerprint(model->net.file));
@@ -48,7 +50,7 @@ void dg_calibration_identify(const struct dg_model *model, const dg_file *drafte
     if (drafter)
         snprintf(out->drafter, sizeof out->drafter, "%zu tensors, %zu bytes, %016llx", drafter->n_tensor, drafter->mapped,
                  (unsigned long long)fingerprint(drafter));
-    machine(model, out->machine, sizeof out->machine);
+    machine(model, kv, out->machine, sizeof out->machine);
 }
 
 char *dg_calibration_path(const char *weights) {
@@ -77,19 +79,19 @@ static const char *difference(const dg_calibration *c, const dg_calibration *her
 }
 
 /* Who is here, into *here. */
-static dg_status identify(const struct dg_model *model, const char *weights, dg_calibration *here) {
+static dg_status identify(const struct dg_model *model, const char *weights, dg_dtype kv, dg_calibration *here) {
     dg_file *file = NULL;
     if (weights) DG_TRY(dg_file_open(weights, &file));
-    dg_calibration_identify(model, file, here);
+    dg_calibration_identify(model, file, kv, here);
     dg_file_close(file);
     return DG_OK;
 }
 
-static dg_status take(const struct dg_model *model, const char *path, bool given, const char *weights, dg_calibration *c,
-                      bool *fits) {
+static dg_status take(const struct dg_model *model, const char *path, bool given, const char *weights, dg_dtype kv,
+                      dg_calibration *c, bool *fits) {
     dg_calibration here = {0};
     DG_TRY(dg_calibration_read(path, c));
-    DG_TRY(identify(model, weights, &here));
+    DG_TRY(identify(model, weights, kv, &here));
     const char *was = "", *is = "", *what = difference(c, &here, &was, &is);
     *fits = !what;
     if (!what) {
@@ -103,7 +105,8 @@ static dg_status take(const struct dg_model *model, const char *path, bool given
     return DG_OK;
 }
 
-dg_status dg_calibration_load(const struct dg_model *model, const char *given, const char *weights, dg_calibration **out) {
+dg_status dg_calibration_load(const struct dg_model *model, const char *given, const char *weights, dg_dtype kv,
+                              dg_calibration **out) {
     *out = NULL;
     if (given ? strcmp(given, "none") == 0 : !weights) return DG_OK;
     char *path = given ? dg_mem_strdup(given) : dg_calibration_path(weights);
@@ -115,7 +118,7 @@ dg_status dg_calibration_load(const struct dg_model *model, const char *given, c
     }
     dg_calibration *c = dg_mem_calloc(1, sizeof *c);
     bool fits = false;
-    const dg_status st = c ? take(model, path, given, weights, c, &fits) : DG_ERR_MEMORY;
+    const dg_status st = c ? take(model, path, given, weights, kv, c, &fits) : DG_ERR_MEMORY;
     dg_mem_free(path);
     if (fits) {
         *out = c;

@@ -29,7 +29,7 @@ typedef struct dg_calibration_source {
 } dg_calibration_source;
 
 typedef struct dg_calibration {
-    char target[128], drafter[128], machine[192]; /* identities; drafter "": none with a network */
+    char target[128], drafter[128], machine[256]; /* identities; drafter "": none with a network */
     char rule[2];                                 /* "A" or "B" */
     int32_t rounds;
     bool has_gates, has_tail, has_ranks;
@@ -39,11 +39,11 @@ typedef struct dg_calibration {
     int32_t n_source;
     dg_calibration_source source[DG_CAL_SOURCES];
     int32_t n_context, context[DG_CAL_CONTEXTS];
-    double verify[DG_CAL_CONTEXTS][DG_CAL_ROWS]; /* seconds of a pass over dg_budget_rows(i) rows */
+    double verify[DG_CAL_CONTEXTS][DG_CAL_ROWS]; /* seconds of a pass over dg_budget_rows(i) rows; 0: not known */
 } dg_calibration;
 
-/* Who and where: fills target, drafter (file NULL: "") and machine. */
-void dg_calibration_identify(const struct dg_model *model, const dg_file *drafter, dg_calibration *out);
+/* Who and where: fills target, drafter (file NULL: "") and machine, which is how it computes and keeps its cache, too. */
+void dg_calibration_identify(const struct dg_model *model, const dg_file *drafter, dg_dtype kv, dg_calibration *out);
 
 /* Where the file of these weights lies: "DIR/dgraft-calibration.json" or "FILE.calibration.json". dg_mem_free. */
 char *dg_calibration_path(const char *weights);
@@ -53,10 +53,11 @@ dg_status dg_calibration_read(const char *path, dg_calibration *out);
 /* Through a temporary file beside it: what was there stays until all is written. */
 dg_status dg_calibration_write(const dg_calibration *c, const char *path);
 
-/* For a session. given: a path, "none", or NULL: beside `weights` (NULL: no network drafter) if there is a file. *out:
+/* For a session with a cache of type kv. given: a path, "none", or NULL: beside `weights` (NULL: no network drafter) if there is a file. *out:
  * dg_mem_free, NULL if there is none. One that was made for another target, drafter or machine is refused with the reason:
  * a failure if it was given (ARGUMENT), else a warning. One that is damaged is a failure. */
-dg_status dg_calibration_load(const struct dg_model *model, const char *given, const char *weights, dg_calibration **out);
+dg_status dg_calibration_load(const struct dg_model *model, const char *given, const char *weights, dg_dtype kv,
+                              dg_calibration **out);
 
 /* The source of this name, NULL. */
 const dg_calibration_source *dg_calibration_find(const dg_calibration *c, const char *name);

@@ -99,7 +99,7 @@ static dg_status read_rows(const char *path, const json_t *o, dg_calibration *c)
     c->n_context = (int32_t)n;
     for (size_t i = 0; i < n; i++) {
         c->context[i] = (int32_t)context[i];
-        DG_TRY(read_numbers(path, "seconds", json_array_get(seconds, i), DG_CAL_ROWS, 1e-9, 1e6, c->verify[i]));
+        DG_TRY(read_numbers(path, "seconds", json_array_get(seconds, i), DG_CAL_ROWS, 0, 1e6, c->verify[i]));
     }
     return DG_OK;
 }

@@ -179,7 +179,7 @@ static dg_status prepare(dg_model *model, const dg_session_options *o, dg_sessio
     DG_CHECK(s, DG_ERR_MEMORY, "no memory for the session");
     s->model = model;
     dg_status st = apply_options(s, o);
-    if (st == DG_OK && o->n_draft) st = dg_calibration_load(model, o->calibration, network_weights(o), &s->calibration);
+    if (st == DG_OK && o->n_draft) st = dg_calibration_load(model, o->calibration, network_weights(o), s->kv_dtype, &s->calibration);
     for (size_t i = 0; i < o->n_draft && st == DG_OK; i++) st = open_drafter(s, &o->draft[i]);
     if (st != DG_OK) {
         dg_session_free(s);

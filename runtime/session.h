@@ -87,7 +87,7 @@ struct dg_session {
 };
 
 /* Seconds of a verify pass over `rows` rows behind `len` committed ones, whatever is in the cache there. Nothing is
- * committed. rows <= budget + 1, len + rows within the context. */
+ * committed. rows <= chunk, len + rows within the context. */
 dg_status dg_session_time_rows(dg_session *s, int32_t rows, int32_t len, double *seconds);
 
 /* The code that the session died of, DG_OK while it lives. */

@@ -1,5 +1,5 @@
-/* Thresholds of gates: recovered where they are known, and never worse than any other on the rounds at hand.
- */
+/* Thresholds of gates: recovered where they are known, and never worse than any other on the rounds at hand. And the cost
+ * curve of a machine that stalls. */
 #include "tests/test.h"
 
 #include <math.h>
@@ -176,12 +176,54 @@ static void test_tail(void **state) {
     assert_true(t.at == 0.4f);
 }
 
+/* A machine whose passes take a fixed part and one for each row, and which stalls. */
+typedef struct machine {
+    int32_t n_look, stall_from, stall_to; /* looks that take 16 plain steps more */
+    int32_t cursed;                       /* rows that always do */
+} machine;
+
+static double true_cost(int32_t rows) { return 1 + 0.14 * (rows - 1); }
+
+static dg_status look(void *ud, int32_t rows, double *seconds) {
+    machine *m = ud;
+    const int32_t at = m->n_look++;
+    *seconds = true_cost(rows) + (rows == m->cursed || (at >= m->stall_from && at < m->stall_to) ? 16 : 0);
+    return DG_OK;
+}
+
+static void test_rows(void **state) {
+    (void)state;
+    double seconds[DG_CAL_ROWS];
+    for (int32_t from = 0; from < DG_CAL_SWEEPS * DG_CAL_ROWS; from++) { /* a stall longer than a sweep, anywhere */
+        machine m = {.stall_from = from, .stall_to = from + DG_CAL_ROWS + 5};
+        check_ok(dg_calibrate_rows(look, &m, 64, seconds));
+        for (int32_t i = 0; i < DG_CAL_ROWS; i++) assert_true(seconds[i] == true_cost(dg_budget_rows(i)));
+    }
+    /* all sweeps but one look stalled: what is left in doubt is looked at again */
+    machine m = {.stall_to = DG_CAL_SWEEPS * DG_CAL_ROWS - 1};
+    check_ok(dg_calibrate_rows(look, &m, 64, seconds));
+    for (int32_t i = 0; i < DG_CAL_ROWS; i++) assert_true(seconds[i] == true_cost(dg_budget_rows(i)));
+    assert_in_range(m.n_look, DG_CAL_SWEEPS * DG_CAL_ROWS + 19, DG_CAL_SWEEPS * DG_CAL_ROWS + 2 * DG_CAL_ROWS);
+    /* one size never undisturbed: no dearer than the next */
+    m = (machine){.cursed = 5};
+    check_ok(dg_calibrate_rows(look, &m, 64, seconds));
+    for (int32_t i = 0; i < DG_CAL_ROWS; i++)
+        assert_true(seconds[i] == true_cost(dg_budget_rows(i) == 5 ? 6 : dg_budget_rows(i)));
+    /* nothing is known of what there is no room for, and nothing invented */
+    m = (machine){0};
+    check_ok(dg_calibrate_rows(look, &m, 19, seconds));
+    for (int32_t i = 0; i < DG_CAL_ROWS; i++)
+        assert_true(seconds[i] == (dg_budget_rows(i) <= 19 ? true_cost(dg_budget_rows(i)) : 0));
+    assert_int_equal(m.n_look, DG_CAL_SWEEPS * 12);
+}
+
 int main(void) {
     const struct CMUnitTest t[] = {cmocka_unit_test(test_recovers),
                                    cmocka_unit_test(test_never_stops_for_nothing),
                                    cmocka_unit_test(test_no_other_is_better),
                                    cmocka_unit_test(test_by_loss),
                                    cmocka_unit_test(test_ranges),
-                                   cmocka_unit_test(test_tail)};
+                                   cmocka_unit_test(test_tail),
+                                   cmocka_unit_test(test_rows)};
     return cmocka_run_group_tests_name("calibrate", t, NULL, NULL);
 }

@@ -38,7 +38,7 @@ static dg_calibration *made_up(void) {
             for (int b = 0; b < DG_BUDGET_BINS; b++)
                 c.source[i].promised[d][b] = d + 0.5 * b, c.source[i].accepted[d][b] = 0.25 * b;
     for (int k = 0; k < 2; k++)
-        for (int i = 0; i < DG_CAL_ROWS; i++) c.verify[k][i] = 1e-3 * (k + 1) * (i + 1);
+        for (int i = 0; i < DG_CAL_ROWS; i++) c.verify[k][i] = i + k < DG_CAL_ROWS ? 1e-3 * (k + 1) * (i + 1) : 0;
     return &c;
 }
 
@@ -86,7 +86,9 @@ static void test_bad_files(void **state) {
         {"\"network\": true", "\"network\": 1", "\"network\""},
         {"\"machine\": \"m\"", "\"machine\": 5", "\"machine\""},
         {"\"contexts\": [\n   64,", "\"contexts\": [\n   64, 65, 66,", "\"contexts\": expected 1 to 3"},
-        {"    0.001,\n", "    -0.001,\n", "\"seconds\": expected a number from 1e-09"},
+        {"    0.001,\n", "    -0.001,\n", "\"seconds\": expected a number from 0"},
+        {"    0.001,\n", "    1e300,\n", "\"seconds\": expected a number from 0 to 1e+06"},
+        {"    0.001,\n", "    null,\n", "found nan"},
         {"    0.001,\n", "", "\"seconds\": expected 20 numbers, found 19"},
         {"\"drafter\": \"ngram\"", "\"drafter\": \"a name that is far too long\"", "at most 15"},
         {"\"rows\": [\n   1,", "\"rows\": [\n   2,", "\"rows\": expected 1, found 2"},
@@ -137,7 +139,7 @@ static void make_file(dg_model *m, const char *path, const char *weights, const 
     dg_calibration *c = made_up();
     dg_file *f = NULL;
     if (weights) check_ok(dg_file_open(weights, &f));
-    dg_calibration_identify(m, f, c);
+    dg_calibration_identify(m, f, DG_F16, c);
     dg_file_close(f);
     if (machine) snprintf(c->machine, sizeof c->machine, "%s", machine);
     check_ok(dg_calibration_write(c, path));
@@ -233,6 +235,50 @@ static void test_calibrate(void **state) {
     dg_model_close(m);
 }
 
+/* What passes take is known for all sizes, whatever the budget of the rounds; nothing of those that the context has no room
+ * for. By this clock every pass takes as long. */
+static double ticks;
+static double tick(void) { return ticks += 1; }
+
+static void test_calibrate_rows(void **state) {
+    (void)state;
+    static dg_calibration got;
+    dg_model *m = open_model(llama);
+    const dg_draft draft = {"ngram", NULL, NULL};
+    const int32_t ids[3] = {5, 6, 7}, *prompts[1] = {ids};
+    const size_t len[1] = {3};
+    const dg_calibrate_options o = {.draft = &draft, .n_draft = 1, .budget = 3, .prompt = prompts, .prompt_len = len,
+                                    .n_prompt = 1, .tokens = 40, .out = file};
+    dg_test_clock = tick;
+    const dg_status st = dg_calibrate(m, &o, NULL);
+    dg_test_clock = NULL;
+    check_ok(st);
+    check_ok(dg_calibration_read(file, &got));
+    const int32_t room = m->net.config.max_position < 2112 ? m->net.config.max_position - got.context[0] : 64;
+    for (int32_t i = 0; i < DG_CAL_ROWS; i++) assert_true(got.verify[0][i] == (dg_budget_rows(i) <= room ? 1 : 0));
+    dg_model_close(m);
+}
+
+/* Costs of one way to compute, or of one type of cache, are not those of another. */
+static void test_other_arithmetic(void **state) {
+    (void)state;
+    dg_model *m = open_model(llama), *exact = NULL;
+    dg_calibration *c = NULL;
+    make_file(m, file, head, NULL);
+    check_ok(dg_calibration_load(m, file, head, DG_F16, &c));
+    assert_non_null(c);
+    dg_mem_free(c);
+    check_fails(dg_calibration_load(m, file, head, DG_F32, &c), DG_ERR_ARGUMENT, "cache f16; this is");
+    check_ok(dg_model_open(llama, &(dg_model_options){.threads = 1, .compute = DG_COMPUTE_F32}, &exact));
+    check_fails(dg_calibration_load(exact, file, head, DG_F16, &c), DG_ERR_ARGUMENT, "compute default; cache f16; this is");
+    const dg_draft draft = {"eagle3", head, NULL};
+    const dg_session_options so = {.context = 64, .draft = &draft, .n_draft = 1, .calibration = file, .kv = DG_KV_F32};
+    dg_session *s = NULL;
+    check_fails(dg_session_create(m, &so, &s), DG_ERR_ARGUMENT, "cache f32)");
+    dg_model_close(exact);
+    dg_model_close(m);
+}
+
 static void test_calibrate_refuses(void **state) {
     (void)state;
     dg_model *m = open_model(llama);
@@ -268,7 +314,7 @@ static void test_no_memory(void **state) {
     for (uint64_t n = 1; st != DG_OK; n++) {
         dg_calibration *c = NULL;
         dg_mem_fail_nth(n, 1);
-        st = dg_calibration_load(m, file, head, &c);
+        st = dg_calibration_load(m, file, head, DG_F16, &c);
         dg_mem_fail_nth(0, 0);
         assert_true(st == DG_OK ? c != NULL : st == DG_ERR_MEMORY && !c);
         dg_mem_free(c);
@@ -307,6 +353,7 @@ int main(void) {
     const struct CMUnitTest t[] = {cmocka_unit_test(test_round_trip),         cmocka_unit_test(test_bad_files),
                                    cmocka_unit_test(test_truncated),          cmocka_unit_test(test_beside_the_weights),
                                    cmocka_unit_test(test_calibrate),          cmocka_unit_test(test_calibrate_refuses),
-                                   cmocka_unit_test(test_no_memory)};
+                                   cmocka_unit_test(test_no_memory),
+                                   cmocka_unit_test(test_calibrate_rows),     cmocka_unit_test(test_other_arithmetic)};
     return cmocka_run_group_tests_name("calibration", t, NULL, NULL);
 }
