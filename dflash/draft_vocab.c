@@ -45,24 +45,6 @@ static dg_status check_map(const dg_draft_vocab *v, const dg_net *net, const cha
     return st;
 }
 
-/* Some drafters bring the tokenizer of the model that they were made for. */
-static dg_status check_tokenizer(const dg_net *net, const dg_model *target) {
-    const dg_file *f = net->file;
-    dg_tokenizer *own = NULL;
-    if (!target->tokenizer) return DG_OK;
-    const bool gguf = f->container == DG_CONTAINER_GGUF;
-    if (gguf && !dg_meta_find(f, "tokenizer.ggml.tokens")) return DG_OK;
-    const dg_status st = gguf ? dg_tokenizer_open_gguf(f, &own) : dg_tokenizer_open_json(f->path, &own);
-    if (st == DG_ERR_MEMORY) return st;
-    if (st != DG_OK) return DG_OK; /* none there, or one that only the target's own has to be */
-    if (dg_tokenizer_hash(own) != dg_tokenizer_hash(target->tokenizer))
-        dg_model_log(target, DG_LOG_WARN,
-                     "drafter %s (%s) brings another tokenizer than the target's: was it trained for this model?",
-                     dg_arch_name(net->config.arch), f->path);
-    dg_tokenizer_close(own);
-    return DG_OK;
-}
-
 dg_status dg_draft_vocab_open(const dg_net *net, const dg_model *target, dg_draft_vocab *out) {
     const char *path = net->file->path;
     const dg_weights *own = &net->weights, *theirs = &target->net.weights;
@@ -85,7 +67,7 @@ dg_status dg_draft_vocab_open(const dg_net *net, const dg_model *target, dg_draf
         DG_TRY(check_map(&v, net, path, vocab));
         if (v.gathers) v.head = dg_mat_make(NULL, v.head.dtype, v.d2t.cols, hidden);
     }
-    DG_TRY(check_tokenizer(net, target));
+    DG_TRY(dg_net_check_tokenizer(net, dg_arch_name(net->config.arch), target));
     *out = v;
     return DG_OK;
 }

@@ -78,6 +78,7 @@ static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
     if (!d->cascade) d->inner = 0;
     if (st == DG_OK) st = dg_net_open(d->model.be, env->path, &d->model.net);
     if (st == DG_OK) st = check(d, env);
+    if (st == DG_OK) st = dg_net_check_tokenizer(&d->model.net, "lm", env->model);
     if (st != DG_OK) {
         close_drafter(&d->base);
         return st;

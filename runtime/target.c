@@ -162,6 +162,24 @@ void dg_model_log(const dg_model *m, dg_log_level level, const char *fmt, ...) {
     m->options.log(m->options.log_ud, level, text);
 }
 
+/* Some drafters bring the tokenizer of the model that they were made for. */
+dg_status dg_net_check_tokenizer(const dg_net *net, const char *drafter, const dg_model *target) {
+    const dg_file *f = net->file;
+    dg_tokenizer *own = NULL;
+    if (!target->tokenizer) return DG_OK;
+    const bool gguf = f->container == DG_CONTAINER_GGUF;
+    if (gguf && !dg_meta_find(f, "tokenizer.ggml.tokens")) return DG_OK;
+    const dg_status st = gguf ? dg_tokenizer_open_gguf(f, &own) : dg_tokenizer_open_json(f->path, &own);
+    if (st == DG_ERR_MEMORY) return st;
+    if (st != DG_OK) return DG_OK; /* none there, or one that only the target's own has to be */
+    if (dg_tokenizer_hash(own) != dg_tokenizer_hash(target->tokenizer))
+        dg_model_log(target, DG_LOG_WARN,
+                     "drafter %s (%s) brings another tokenizer than the target's: was it trained for this model?", drafter,
+                     f->path);
+    dg_tokenizer_close(own);
+    return DG_OK;
+}
+
 dg_progress dg_model_progress(const dg_model *m) {
     return (dg_progress){m->options.progress, m->options.progress_ud};
 }

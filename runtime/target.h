@@ -69,4 +69,7 @@ dg_progress dg_model_progress(const dg_model *m);
 /* Sends a message to the model's log callback, if any. */
 void dg_model_log(const dg_model *m, dg_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/* Warns if the network of this drafter brings a tokenizer whose tokens are not the target's. Fails with MEMORY only. */
+dg_status dg_net_check_tokenizer(const dg_net *net, const char *drafter, const dg_model *target);
+
 #endif

@@ -6,6 +6,7 @@
 
 #include "runtime/session.h"
 #include "tests/fixture.h"
+#include "tests/tokens.h"
 
 static char llama[256], qwen3[256], dflash[256];
 
@@ -184,6 +185,39 @@ static void test_refusals(void **state) {
     dg_model_close(m);
 }
 
+static char warning[512];
+static void on_log(void *ud, dg_log_level level, const char *message) {
+    (void)ud;
+    if (level == DG_LOG_WARN) snprintf(warning, sizeof warning, "%s", message);
+}
+
+/* A model whose tokens are other strings is named, though there are as many of them. */
+static void test_other_tokenizer(void **state) {
+    (void)state;
+    static const char *const end[2] = {"first", "other"};
+    char path[2][300];
+    dg_model *m = NULL;
+    dg_session *s = NULL;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path[i], sizeof path[i], "%s-%s", qwen3, end[i]);
+        json_t *t = tokens_bytes();
+        tokens_add(t, i ? "ab" : "ba");
+        dg_tokenizer_close(tokens_open(fixture_model(path[i], FIXTURE_QWEN3), t));
+    }
+    check_ok(dg_model_open(path[0], &(dg_model_options){.threads = 1, .log = on_log}, &m));
+    for (int i = 0; i < 2; i++) {
+        const dg_draft draft = {"lm", path[i], NULL};
+        warning[0] = '\0';
+        check_ok(dg_session_create(m, &(dg_session_options){.draft = &draft, .n_draft = 1}, &s));
+        dg_session_free(s);
+        if (!i) assert_string_equal(warning, "");
+    }
+    assert_non_null(strstr(warning, "drafter lm ("));
+    assert_non_null(strstr(warning, "qwen3-other"));
+    assert_non_null(strstr(warning, "brings another tokenizer than the target's"));
+    dg_model_close(m);
+}
+
 int main(void) {
     const char *tmp = test_tmpdir();
     snprintf(llama, sizeof llama, "%s/llama", tmp);
@@ -193,6 +227,7 @@ int main(void) {
     fixture_model(qwen3, FIXTURE_QWEN3);
     fixture_model(dflash, FIXTURE_DFLASH);
     const struct CMUnitTest t[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_cascade), cmocka_unit_test(test_rewind),
-                                   cmocka_unit_test(test_itself), cmocka_unit_test(test_refusals)};
+                                   cmocka_unit_test(test_itself), cmocka_unit_test(test_refusals),
+                                   cmocka_unit_test(test_other_tokenizer)};
     return cmocka_run_group_tests_name("lm", t, NULL, NULL);
 }
