@@ -28,7 +28,7 @@ typedef struct drafter {
     dg_memory memory;
     dg_template template;
     float template_score[DG_TREE_MAX];
-    float tau;    /* 0: no threshold, but the cut that promises most */
+    float tau;    /* 0: no threshold, but the cut that promises most; -1: nothing is cut */
     bool gated;   /* the usual threshold unless one was given */
     int32_t keep; /* depths that always stay */
     bool tree;
@@ -50,17 +50,15 @@ static void set_template(drafter *d) {
     dg_template_scores(&d->template, d->template_score);
 }
 
-/* -1 (never cut) is a threshold that no token is below. */
 static float usual_threshold(const dg_calibration *c) {
-    if (!c || !c->has_tail) return 0.4f;
-    return c->tail.at > 0 ? c->tail.at : 0;
+    return c && c->has_tail ? c->tail.at : 0.4f;
 }
 
 static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
     drafter *d = dg_mem_calloc(1, sizeof *d);
     DG_CHECK(d, DG_ERR_MEMORY, "drafter graft: out of memory (%zu bytes)", sizeof *d);
     d->base = (dg_drafter){.ops = &dg_graft, .env = env};
-    d->min_match = 2, d->tau = -1;
+    d->min_match = 2, d->tau = NAN;
     dg_memory_defaults(&d->memory);
     const dg_param table[] = {
         {"tau", DG_PARAM_FLOAT, &d->tau, 0, 1},
@@ -74,7 +72,7 @@ static dg_status open_drafter(const dg_drafter_env *env, dg_drafter **out) {
         {"request", DG_PARAM_BOOL, &d->memory.request, 0, 1},
     };
     dg_status st = dg_params_parse("graft", env->params, table, sizeof table / sizeof *table);
-    if (d->tau < 0) d->tau = d->gated ? usual_threshold(env->calibration) : 0;
+    if (isnan(d->tau)) d->tau = d->gated ? usual_threshold(env->calibration) : 0;
     if (st == DG_OK) st = dg_memory_open(&d->memory, env);
     if (st != DG_OK) {
         dg_rememberer_close(&d->base);
@@ -164,7 +162,7 @@ static float confidence(const dg_tree *t, int32_t node) {
     return expf(t->score[node] - t->score[t->parent[node]]);
 }
 
-/* Marks what the threshold drops, descendants included. */
+/* Marks what the threshold drops, descendants included; nothing where it is -1. */
 static void cut_below(const dg_tree *t, float tau, int32_t keep, bool *drop) {
     drop[0] = false;
     for (int32_t i = 1; i < t->n; i++)
@@ -259,7 +257,7 @@ static dg_status propose(dg_drafter *base, dg_tree *t, int32_t budget) {
     drafter *d = (drafter *)base;
     bool drop[DG_TREE_MAX];
     d->before = *t;
-    if (d->tau > 0 || !is_chain(t))
+    if (d->tau != 0 || !is_chain(t))
         cut_below(t, d->tau, d->keep, drop);
     else
         cut_best(d, t, budget, drop);

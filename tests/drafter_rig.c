@@ -4,6 +4,10 @@
 #include "tests/test.h"
 
 void rig_open(rig *r, const dg_drafter_ops *ops, int32_t vocab, const char *params) {
+    rig_open_calibrated(r, ops, vocab, params, NULL);
+}
+
+void rig_open_calibrated(rig *r, const dg_drafter_ops *ops, int32_t vocab, const char *params, const dg_calibration *c) {
     *r = (rig){0};
     const dg_backend_options opt = {.threads = 1, .max_vocab = 256};
     r->model.be = dg_backend_open("cpu", &opt, NULL);
@@ -15,7 +19,8 @@ void rig_open(rig *r, const dg_drafter_ops *ops, int32_t vocab, const char *para
                               .budget = DG_TREE_MAX - 1,
                               .max_rows = 256,
                               .source = 3,
-                              .offer = &r->offer};
+                              .offer = &r->offer,
+                              .calibration = c};
     check_ok(ops->open(&r->env, &r->drafter));
     dg_arena host = {0}, dev = {0};
     ops->layout(r->drafter, &host, &dev);

@@ -3,6 +3,7 @@
 #ifndef DG_TESTS_DRAFTER_RIG_H
 #define DG_TESTS_DRAFTER_RIG_H
 
+#include "runtime/calibration.h"
 #include "runtime/drafter.h"
 #include "runtime/target.h"
 
@@ -17,6 +18,7 @@ typedef struct rig {
 
 /* context and budget are ample; source is 3. */
 void rig_open(rig *r, const dg_drafter_ops *ops, int32_t vocab, const char *params);
+void rig_open_calibrated(rig *r, const dg_drafter_ops *ops, int32_t vocab, const char *params, const dg_calibration *c);
 void rig_close(rig *r);
 
 /* Observes n committed tokens as prefill without logits, `next` behind them. */

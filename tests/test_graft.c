@@ -154,6 +154,33 @@ static void test_best_cut(void **state) {
     rig_close(&r);
 }
 
+/* The calibrated threshold: a probability, 0 (where most is promised) or -1 (never). One that is given goes before it. */
+static void test_calibrated(void **state) {
+    (void)state;
+    static const int32_t draft[] = {4, 5, 40, 41, 42, 43}, memory[] = {4, 5, 6, 7, 8, 9};
+    static const float p[] = {0.5f, 0.7f, 0.5f, 0.1f, 0.9f, 0.9f};
+    static const struct {
+        float at;
+        const char *params;
+        bool cuts;
+    } test[] = {{0.6f, "gated=1", true}, {0.05f, "gated=1", false},     {0, "gated=1", true},
+                {-1, "gated=1", false},  {-1, "gated=1,tau=0", true}, {-1, NULL, true}};
+    for (size_t i = 0; i < sizeof test / sizeof *test; i++) {
+        static dg_calibration c;
+        c = (dg_calibration){.has_tail = true, .tail = {test[i].at, test[i].at, test[i].at}};
+        rig r;
+        rig_open_calibrated(&r, &dg_graft, V, test[i].params, &c);
+        rig_read(&r, text, 14, 3);
+        dg_tree t;
+        chain(&t, 3, draft, p, 6);
+        r.drafter->cut = -1;
+        rig_propose(&r, &t, 6);
+        follow(&t, test[i].cuts ? memory : draft, 6);
+        assert_int_equal(r.drafter->cut >= 0, test[i].cuts);
+        rig_close(&r);
+    }
+}
+
 /* A tree at the cut: the match, M's choices and the drafter's own next ones, best first. */
 static void test_tree(void **state) {
     (void)state;
@@ -290,6 +317,7 @@ int main(void) {
         cmocka_unit_test(test_circle),
         cmocka_unit_test(test_empty_memory),
         cmocka_unit_test(test_best_cut),
+                                   cmocka_unit_test(test_calibrated),
         cmocka_unit_test(test_tree),
         cmocka_unit_test(test_never_below_the_cut),
         cmocka_unit_test(test_parameters),
