@@ -33,7 +33,7 @@ const char *dg_arch_name(dg_arch arch) {
 
 /* ---- refusals --------------------------------------------------------------------------------- */
 
-/* Parts of an architecture's name, lower case, and what such a network is. The first match counts. */
+/* Parts of an architecture's name, lower case, and what such a network is: drafters first. The first match counts. */
 static const struct {
     const char *part, *what;
 } relative[] = {
@@ -66,6 +66,13 @@ static const struct {
     {"granitehybrid", "hybrid with recurrent layers"},
     {"recurrent", "hybrid with recurrent layers"},
 };
+
+bool dg_config_foreign_drafter(const char *cls) {
+    enum { DRAFTERS = 7 }; /* the first of the table, up to P-EAGLE */
+    for (size_t i = 0; i < DRAFTERS; i++)
+        if (strcasestr(cls, relative[i].part)) return true;
+    return false;
+}
 
 dg_status dg_config_refuse(const char *path, const char *arch) {
     for (size_t i = 0; i < sizeof relative / sizeof *relative; i++)

@@ -507,6 +507,7 @@ static dg_status read_arch(const source *s, const dg_file *f, dg_config *c) {
         c->arch = DG_ARCH_DFLASH;
         return DG_OK;
     }
+    if (cls && !strcasestr(cls, "eagle3") && dg_config_foreign_drafter(cls)) return dg_config_refuse(s->path, cls);
     if (is_eagle3(f, cls)) {
         c->arch = DG_ARCH_EAGLE3;
         snprintf(c->arch_name, sizeof c->arch_name, "EAGLE-3 head");

@@ -32,6 +32,9 @@ dg_status dg_config_add_stop(const char *path, dg_config *c, int64_t id);
 /* UNSUPPORTED, naming the architecture, why (if a table knows it), and what is supported. */
 dg_status dg_config_refuse(const char *path, const char *arch);
 
+/* Whether the class is that of a drafter which dg_config_refuse knows, whatever the rest of the file looks like. */
+bool dg_config_foreign_drafter(const char *cls);
+
 /* UNSUPPORTED: the file needs `what` (a feature, with the key or tensor that shows it). */
 dg_status dg_config_lacks(const char *path, const char *what, const char *shown_by);
 
