@@ -281,19 +281,38 @@ void dg_session_limit(dg_session *s, size_t limit) {
     if (s->stopped == DG_STOP_LIMIT) s->stopped = DG_STOP_NONE;
 }
 
-/* A drafter that never hits costs time for nothing: say so once, early enough to help. */
+/* The likeliest node of this source behind the root; -1 if there is none, or if a drafter before it has one: what both say
+ * counts as the other's, and what is left would be no fair sample. */
+static int32_t first_choice(const dg_tree *t, int32_t source) {
+    int32_t best = -1;
+    for (int32_t i = 1; i < t->n; i++) {
+        if (t->depth[i] != 1 || t->source[i] > source) continue;
+        if (t->source[i] < source) return -1;
+        if (best < 0 || t->score[i] > t->score[best]) best = i;
+    }
+    return best;
+}
+
+/* A drafter that does not fit costs time for nothing: say so once, early enough to help. Judged by how often its first choice
+ * is right, in rounds that had one, over as many of them as tell a misfit from a good drafter on hard text: the shipped ones
+ * were right in 12 to 66 % on the kinds of text that they were trained for, in 0 to 9 % on languages that they were not. A
+ * sampler takes other tokens than the likeliest. */
 static void warn_mismatch(dg_session *s) {
-    enum { ENOUGH = 256 };
-    if (s->warned) return;
-    for (int32_t i = 0; i < s->n_slot; i++) {
-        const uint64_t n = s->stats.proposed[i], hit = s->stats.accepted[i];
-        if (s->slot[i].n_tap == 0 || n < ENOUGH || hit * 100 >= n) continue;
-        s->warned = true;
-        dg_model_log(s->model, DG_LOG_WARN,
-                     "drafter %s (%s): %llu of %llu drafted tokens accepted; was it trained for this model, and for "
-                     "this kind of text (chat template, thinking on or off)?",
-                     s->slot[i].drafter->ops->name, s->slot[i].env.path ? s->slot[i].env.path : "no file",
-                     (unsigned long long)hit, (unsigned long long)n);
+    enum { ROUNDS = 128, PERCENT = 4 };
+    for (int32_t i = 0; i < s->n_slot && s->n_new && !s->warned; i++) {
+        dg_slot *slot = &s->slot[i];
+        const int32_t node = slot->drafter->ops->network ? first_choice(&s->tree, i + 1) : -1;
+        if (node < 0) continue;
+        slot->n_first++;
+        slot->first_right += s->walk.n > 1 && s->walk.path[1] == node;
+        if (slot->n_first < ROUNDS) continue;
+        s->warned = (float)slot->first_right * (1 + s->sampling.temperature) < ROUNDS * PERCENT / 100.0f;
+        if (s->warned)
+            dg_model_log(s->model, DG_LOG_WARN,
+                         "drafter %s (%s): %d of its first choices in %d rounds were right; was it trained for this model, and for "
+                         "this kind of text (chat template, thinking on or off)?",
+                         slot->drafter->ops->name, slot->path ? slot->path : "no file", slot->first_right, ROUNDS);
+        slot->n_first = slot->first_right = 0;
     }
 }
 

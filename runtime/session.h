@@ -29,6 +29,7 @@ typedef struct dg_slot {
     const int32_t *tap_layer;
     dg_mat feature[DG_MAX_TAPS]; /* views of the session's feature rows, in the drafter's order */
     dg_wants wants;
+    int32_t n_first, first_right; /* rounds in which its network had a first choice, since it was last judged; right ones */
 } dg_slot;
 
 struct dg_session {
