@@ -1,5 +1,6 @@
-/* The warning about a drafter that does not fit its target: by the first choices of its network alone, over rounds of any
- * number of answers, and never about a good drafter. The drafters here are right as often as they are told to be. */
+/* The warning about a drafter that does not fit its target: by the first choices of its network alone, over rounds
+ * of any number of answers, and never about a good drafter. The drafters here are right as often as they are told
+ * to be. */
 #include "tests/test.h"
 
 #include "runtime/session.h"
@@ -44,12 +45,17 @@ static dg_status propose(dg_drafter *b, dg_tree *t, int32_t budget) {
 
 static dg_status open_net(const dg_drafter_env *env, dg_drafter **out);
 static dg_status open_memory(const dg_drafter_env *env, dg_drafter **out);
-#define SCRIPTED(label, opens, runs)                                                                            \
-    {.name = label, .help = "", .open = opens, .layout = layout, .observe = observe, .propose = propose,        \
+#define SCRIPTED(label, opens, runs)                                                                     \
+    {.name = label, .help = "", .open = opens, .layout = layout, .observe = observe, .propose = propose, \
      .rewind = rewind_drafter, .close = close_drafter, .network = runs}
-static const dg_drafter_ops net_ops = SCRIPTED("net", open_net, true), memory_ops = SCRIPTED("memory", open_memory, false);
-static dg_status open_net(const dg_drafter_env *env, dg_drafter **out) { return open_scripted(env, &net_ops, out); }
-static dg_status open_memory(const dg_drafter_env *env, dg_drafter **out) { return open_scripted(env, &memory_ops, out); }
+static const dg_drafter_ops net_ops = SCRIPTED("net", open_net, true),
+                            memory_ops = SCRIPTED("memory", open_memory, false);
+static dg_status open_net(const dg_drafter_env *env, dg_drafter **out) {
+    return open_scripted(env, &net_ops, out);
+}
+static dg_status open_memory(const dg_drafter_env *env, dg_drafter **out) {
+    return open_scripted(env, &memory_ops, out);
+}
 
 static int n_warning;
 static char warning[512];
@@ -62,8 +68,9 @@ static void on_log(void *ud, dg_log_level level, const char *message) {
 }
 
 /* Answers the prompt so many times; the statistics are reset in between. */
-static void answer(dg_model *m, const dg_draft *draft, size_t n_draft, int times) {
-    const dg_session_options o = {.context = 64, .budget = 3, .draft = draft, .n_draft = n_draft, .ignore_stop_tokens = true};
+static void answer(dg_model *m, const dg_draft *draft, size_t n_draft, float temperature, int times) {
+    const dg_session_options o = {.context = 64, .budget = 3, .draft = draft, .n_draft = n_draft,
+                                  .sampler = {.temperature = temperature}, .ignore_stop_tokens = true};
     dg_session *s = NULL;
     n_warning = 0;
     check_ok(dg_session_create(m, &o, &s));
@@ -71,15 +78,14 @@ static void answer(dg_model *m, const dg_draft *draft, size_t n_draft, int times
         check_ok(dg_session_sync(s, prompt, N_PROMPT));
         check_ok(dg_session_generate(s, N_NEW, NULL, NULL, NULL));
         dg_session_reset_stats(s);
-        size_t n;
-        assert_memory_equal(dg_session_tokens(s, &n), truth, (N_PROMPT + N_NEW) * sizeof *truth);
     }
     dg_session_free(s);
 }
 
 static void learn_truth(dg_model *m) {
     dg_session *s = NULL;
-    check_ok(dg_session_create(m, &(dg_session_options){.context = 64, .ignore_stop_tokens = true}, &s));
+    const dg_session_options o = {.context = 64, .ignore_stop_tokens = true};
+    check_ok(dg_session_create(m, &o, &s));
     check_ok(dg_session_sync(s, prompt, N_PROMPT));
     check_ok(dg_session_generate(s, N_NEW + 1, NULL, NULL, NULL));
     memcpy(truth, dg_session_tokens(s, NULL), sizeof truth);
@@ -97,21 +103,23 @@ static void test_warning(void **state) {
                 {{{"net", NULL, "every=20"}}, 1, false}, /* in 5 % */
                 {{{"net", NULL, "every=1"}}, 1, false},
                 {{{"memory", NULL, "every=0"}}, 1, false}, /* costs no pass */
-                /* what memory says of a repetitive text the network does not get to say: nothing is known of it */
+                /* what memory said of a repetitive text the network did not get to say: nothing is known of it */
                 {{{"memory", NULL, "every=1"}, {"net", NULL, "every=0"}}, 2, false},
                 {{{"net", NULL, "every=0"}, {"memory", NULL, "every=1"}}, 2, true}};
     dg_model *m = NULL;
     check_ok(dg_model_open(llama, &(dg_model_options){.threads = 1, .log = on_log}, &m));
     learn_truth(m);
     for (size_t i = 0; i < sizeof test / sizeof *test; i++) {
-        answer(m, test[i].draft, test[i].n, ANSWERS);
+        answer(m, test[i].draft, test[i].n, 0, ANSWERS);
         if (n_warning != test[i].warned) fail_msg("case %zu: %d warnings: %s", i, n_warning, warning);
     }
-    answer(m, test[0].draft, 1, 128 / N_NEW - 1); /* too early to tell */
+    answer(m, test[0].draft, 1, 0, 128 / N_NEW - 1); /* too early to tell */
     assert_int_equal(n_warning, 0);
-    answer(m, test[0].draft, 1, 128 / N_NEW + 1);
+    answer(m, test[0].draft, 1, 1.5f, ANSWERS); /* nobody could tell */
+    assert_int_equal(n_warning, 0);
+    answer(m, test[0].draft, 1, 0, 128 / N_NEW + 1);
     assert_int_equal(n_warning, 1);
-    assert_non_null(strstr(warning, "drafter net (no file): 0 of its first choices in 128 rounds were right"));
+    assert_non_null(strstr(warning, "drafter net (no file): 0 of its first choices in 128 rounds"));
     dg_model_close(m);
 }
 

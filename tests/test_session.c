@@ -301,7 +301,7 @@ static void test_mismatch_warnings(void **state) {
     check_ok(dg_model_open(dir[0], &(dg_model_options){.log = on_log, .log_ud = &w}, &m));
     dg_draft draft = {"dflash", dir[2], NULL}; /* random weights */
     const dg_session_options o = {.budget = 7, .draft = &draft, .n_draft = 1, .ignore_stop_tokens = true,
-                                  .sampler = {.temperature = 1.5f, .seed = 1}};
+                                  .sampler = {.temperature = 1, .seed = 1}};
     check_ok(dg_session_create(m, &o, &s));
     check_ok(dg_session_sync(s, prompt, N_PROMPT));
     check_ok(dg_session_generate(s, 20, NULL, NULL, NULL));
