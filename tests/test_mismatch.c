@@ -1,6 +1,6 @@
-/* The warning about a drafter that does not fit its target: by the first choices of its network alone, over rounds
- * of any number of answers, and never about a good drafter. The drafters here are right as often as they are told
- * to be. */
+/* The warning about a drafter that does not fit its target: by the first choices of its network alone, over
+ * rounds of any number of answers, never about a good one. The drafters here are right as often as they are
+ * told to be. */
 #include "tests/test.h"
 
 #include "runtime/session.h"
@@ -103,7 +103,7 @@ static void test_warning(void **state) {
                 {{{"net", NULL, "every=20"}}, 1, false}, /* in 5 % */
                 {{{"net", NULL, "every=1"}}, 1, false},
                 {{{"memory", NULL, "every=0"}}, 1, false}, /* costs no pass */
-                /* what memory said of a repetitive text the network did not get to say: nothing is known of it */
+                /* what memory said first the network did not get to say: nothing is known of it */
                 {{{"memory", NULL, "every=1"}, {"net", NULL, "every=0"}}, 2, false},
                 {{{"net", NULL, "every=0"}, {"memory", NULL, "every=1"}}, 2, true}};
     dg_model *m = NULL;
