@@ -98,7 +98,9 @@ static void print_report(const cli_options *o, const dg_calibrated *c, double se
         printf("cut the tail where memory promises more (or below %.2f)\n", (double)c->tail.high);
     else if (c->has_tail)
         printf("cut the tail below %.2f (%.2f to %.2f)\n", (double)c->tail.at, (double)c->tail.low, (double)c->tail.high);
-    printf("a pass over 1 row takes %.2f ms, over 64 rows %.2f ms\n", 1e3 * c->row_seconds[0], 1e3 * c->row_seconds[1]);
+    printf("a pass over 1 row takes %.2f ms", 1e3 * c->row_seconds[0]);
+    if (c->row_seconds[1] > 0) printf(", over 64 rows %.2f ms", 1e3 * c->row_seconds[1]);
+    putchar('\n');
     printf("%d rounds in %.0f s; written to %s\n", c->rounds, seconds, c->path);
 }
 

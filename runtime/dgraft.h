@@ -144,7 +144,8 @@ typedef struct dg_sampler {
     uint64_t seed;
 } dg_sampler;
 
-/* One drafter: `NAME[:PATH][,key=value...]` in parts. Several share one token tree, in order. */
+/* One drafter: `NAME[:PATH][,key=value...]` in parts. Several share one token tree, in order. Every session opens its drafters
+ * for itself: what they lay out anew of their weights is there once a session (draft_weights of dg_session_plan). */
 typedef struct dg_draft {
     const char *name;   /* see dg_drafter_name */
     const char *path;   /* weights, NULL if the drafter has none */
@@ -317,7 +318,7 @@ typedef struct dg_calibrated {
     int32_t rounds;
     bool has_gates, has_tail;
     dg_threshold gate[3], tail;
-    double row_seconds[2]; /* of a verify pass over 1 row and over 64, in the shortest context measured */
+    double row_seconds[2]; /* of a verify pass over 1 row and over 64, in the shortest context measured; 0: the model has no room for it */
 } dg_calibrated;
 
 /* Answers the prompts with these drafters, learns the thresholds that they may have, how their scores come true, what they
