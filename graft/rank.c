@@ -27,14 +27,13 @@ enum {
 _Static_assert((int)N_WEIGHT == (int)DG_RANK_WEIGHTS, "one weight a feature");
 
 /* Fitted as README.md says, in the order above. */
-static const float with_network[N_WEIGHT] = {1.52f,  0,      0.84f, 0.29f,  0.26f,  -0.29f, -0.59f, 0.50f,
-                                             2.17f,  1.98f,  0.62f, -2.52f, -1.13f, -0.79f, -0.22f, -0.55f,
-                                             -0.88f, -1.41f, 0.59f, 1.95f,  2.56f,  3.06f,  3.46f,  3.62f,
-                                             4.13f,  5.98f,  0.56f, 1.19f,  2.23f};
-static const float from_memory[N_WEIGHT] = {0,      0,      0,      0,     0,      0,      0,      0.25f,
-                                            0,      0,      0.78f,  0,     -0.47f, -0.68f, -0.50f, -1.01f,
-                                            -1.46f, -2.09f, 0.02f,  1.36f, 1.93f,  2.49f,  2.72f,  2.98f,
-                                            3.37f,  5.16f,  -0.06f, 0.64f, 1.83f};
+static const float with_network[N_WEIGHT] = {
+    2.62f, -0.18f, 1.17f, 0.44f, 0.43f, -0.62f, -0.84f, 0.40f, 2.20f, 1.29f, 0.63f, -1.95f, -0.71f,
+    0.04f, -0.55f, -0.90f, -1.35f, -1.60f, -0.27f, 1.17f, 2.09f, 2.57f, 3.10f, 3.58f, 3.92f, 4.94f,
+    0.07f, 0.88f, 1.97f};
+static const float from_memory[N_WEIGHT] = {
+    0, 0, 0, 0, 0, 0, 0, 0.08f, 0, 0, 1.03f, 0, -0.22f, 0.32f, -0.66f, -1.23f, -1.81f, -2.48f, -1.06f,
+    0.62f, 1.35f, 1.81f, 2.21f, 2.75f, 3.21f, 4.40f, -0.39f, 0.43f, 1.53f};
 
 void dg_rank_init(dg_rank *r, bool network, float rate) {
     memcpy(r->weight, network ? with_network : from_memory, sizeof r->weight);

@@ -131,7 +131,7 @@ static void test_other_drafters_nodes(void **state) {
     dg_tree_reset(&t, 3);
     const int32_t a = dg_tree_add(&t, 0, 30, -0.3f, 2), b = dg_tree_add(&t, a, 31, -0.5f, 2);
     dg_tree_add(&t, b, 32, -9, 2);
-    dg_tree_add(&t, 0, 4, -1.8f, 2);
+    dg_tree_add(&t, 0, 4, -4, 2);
     rig_propose(&r, &t, 60);
     assert_int_equal(t.n, 61);
     const int32_t thirty = dg_tree_child(&t, 0, 30);
