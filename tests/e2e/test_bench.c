@@ -401,7 +401,7 @@ static void test_rank_fit(void **state) {
     memcpy(bench_program, program, sizeof program);
     memcpy(name, "rank_fit", sizeof "rank_fit");
     for (int network = 0; network < 2; network++) {
-        check_said(bench("-m target %s -t 1 -n 24 --budget 6 prompts.jsonl", network ? "--drafter drafter" : ""), 0, "by those built in");
+        check_said(bench("-m target %s -t 1 -n 96 --budget 6 prompts.jsonl", network ? "--drafter drafter" : ""), 0, "by those built in");
         double said_of = 0, came = 0, n, p, q;
         int lines = 0;
         const char *at = strstr(said, "promised .. came");
