@@ -20,7 +20,7 @@ static const char usage[] =
     "  -t N           threads                      [one a core]\n"
     "Writes the weights as graft/rank.c has them; what they are worth on standard error.\n";
 
-enum { N = DG_RANK_WEIGHTS, FOLDS = 5, STEPS = 12 };
+enum { N = DG_RANK_WEIGHTS, FOLDS = 5, STEPS = 12, MOST = 64 /* candidates of a node */ };
 static const double TRUST = 4, FADE = 0.85;
 
 typedef struct node {
@@ -53,6 +53,7 @@ static void *grown(void *p, size_t *cap, size_t need, size_t size) {
 void __real_dg_rank_learn(dg_rank *r, const dg_place *at, const dg_candidate *c, int32_t n, int32_t next);
 void __wrap_dg_rank_learn(dg_rank *r, const dg_place *at, const dg_candidate *c, int32_t n, int32_t next);
 void __wrap_dg_rank_learn(dg_rank *r, const dg_place *at, const dg_candidate *c, int32_t n, int32_t next) {
+    if (n > MOST) die("nodes", "more candidates than there is room for");
     seen.x = grown(seen.x, &seen.cap_x, seen.n_x + (size_t)n, sizeof *seen.x);
     seen.node = grown(seen.node, &seen.cap_node, seen.n_node + 1, sizeof *seen.node);
     node *v = &seen.node[seen.n_node++];
@@ -79,8 +80,6 @@ static double shares(const node *v, const double *w, double *p) {
     for (int32_t i = 0; i < v->n; i++) p[i] /= sum + none;
     return none / (sum + none);
 }
-
-enum { MOST = 64 }; /* candidates of a node, more than fused has */
 
 /* Mean weighted -log of what followed, over the nodes of one fold (of all: -1). */
 static double loss(const double *w, int fold) {

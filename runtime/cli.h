@@ -218,7 +218,6 @@ typedef struct cli_answer {
     float *logprob;
     uint8_t *source;
     size_t n, n_prompt, n_reused;
-    uint64_t drafted_rounds, first_right; /* rounds that verified drafts; of them, those that kept one */
     dg_stop why;
     double prefill_seconds, seconds;
     dg_stats stats;
@@ -255,7 +254,7 @@ const char *cli_stop_name(dg_stop why);
 const char *cli_color(int32_t source); /* escape sequence; 0: the terminal's own */
 
 /* How often the first drafted position was right, in percent of the rounds that drafted; 0 if none did. */
-double cli_first_share(const cli_answer *a);
+double cli_first_share(const dg_stats *s);
 /* The closing line on standard error. plain is NULL without --compare; identical is read only with it. */
 void cli_print_summary(const cli_answer *a, const cli_drafts *d, const cli_answer *plain, bool identical);
 /* Who drafted what was accepted, how deep, what it took: the line before it, where there are drafters. */

@@ -26,8 +26,8 @@ double cli_accepted_share(const dg_stats *s) {
     return drafted ? 100.0 * (double)cli_accepted(s) / (double)drafted : 0;
 }
 
-double cli_first_share(const cli_answer *a) {
-    return a->drafted_rounds ? 100.0 * (double)a->first_right / (double)a->drafted_rounds : 0;
+double cli_first_share(const dg_stats *s) {
+    return s->drafted_rounds ? 100.0 * (double)s->accepted_at[1] / (double)s->drafted_rounds : 0;
 }
 
 const char *cli_color(int32_t source) {
@@ -41,13 +41,13 @@ const char *cli_stop_name(dg_stop why) {
 }
 
 /* Of the nodes of a tree most are wrong by design, so what counts is whether one of the first was right. */
-static void print_acceptance(const cli_answer *a, const cli_drafts *d) {
-    if (!a->drafted_rounds) {
+static void print_acceptance(const dg_stats *s, const cli_drafts *d) {
+    if (!s->drafted_rounds) {
         fprintf(stderr, ", nothing drafted (%s)",
                 d->budget ? "the drafters had nothing to propose" : "auto: no draft promised to pay; --budget N forces drafts");
     } else {
         fprintf(stderr, ", acceptance length %.2f, first drafted position right in %.0f%% of %llu rounds",
-                cli_acceptance_length(&a->stats), cli_first_share(a), (unsigned long long)a->drafted_rounds);
+                cli_acceptance_length(s), cli_first_share(s), (unsigned long long)s->drafted_rounds);
     }
     fprintf(stderr, ", drafters %s", d->label);
 }
@@ -60,7 +60,7 @@ void cli_print_summary(const cli_answer *a, const cli_drafts *d, const cli_answe
         fprintf(stderr, ", plain decoding %.1f tok/s, ratio %.2f", rate, rate > 0 ? cli_rate(a) / rate : 0);
     }
     if (d->n) {
-        print_acceptance(a, d);
+        print_acceptance(&a->stats, d);
     } else {
         fprintf(stderr, ", plain decoding");
     }
@@ -142,15 +142,14 @@ static json_t *counts(const uint64_t *v, size_t n) {
     return list;
 }
 
-static json_t *stats_json(const cli_answer *a, const cli_drafts *d) {
-    const dg_stats *s = &a->stats;
+static json_t *stats_json(const dg_stats *s, const cli_drafts *d) {
     json_t *o = json_object();
     json_object_set_new(o, "rounds", count(s->rounds));
     json_object_set_new(o, "tokens", count(s->tokens));
     json_object_set_new(o, "acceptance_length", real(cli_acceptance_length(s)));
     json_object_set_new(o, "accepted_percent", real(cli_accepted_share(s)));
-    json_object_set_new(o, "drafted_rounds", count(a->drafted_rounds));
-    json_object_set_new(o, "first_position_percent", real(cli_first_share(a)));
+    json_object_set_new(o, "drafted_rounds", count(s->drafted_rounds));
+    json_object_set_new(o, "first_position_percent", real(cli_first_share(s)));
     json_object_set_new(o, "verified_rows", count(s->verified_rows));
     json_object_set_new(o, "drafter_passes", count(s->drafter_passes));
     size_t n = DG_STATS_DEPTH;
@@ -197,7 +196,7 @@ json_t *cli_answer_json(const cli_answer *a, const cli_drafts *d) {
     json_object_set_new(o, "stopped", json_string(cli_stop_name(a->why)));
     json_object_set_new(o, "prompt_tokens", count(a->n_prompt));
     json_object_set_new(o, "timing", timing_json(a));
-    json_object_set_new(o, "stats", stats_json(a, d));
+    json_object_set_new(o, "stats", stats_json(&a->stats, d));
     return o;
 }
 

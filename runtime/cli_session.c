@@ -206,25 +206,13 @@ int cli_prompt_tokens(const cli_options *o, const dg_model *model, const char *t
 /* ---- generation ------------------------------------------------------------------------------- */
 
 typedef struct listener {
-    const dg_session *session;
-    uint64_t round; /* counted last */
     cli_answer *answer;
     bool (*sink)(void *ud, const dg_piece *p);
     void *ud;
 } listener;
 
-static void count_round(listener *l) {
-    dg_round round;
-    dg_session_get_round(l->session, &round);
-    if (round.index <= l->round) return;
-    l->round = round.index;
-    l->answer->drafted_rounds += round.n > 1;
-    l->answer->first_right += round.n_path > 1;
-}
-
 static bool on_piece(void *ud, const dg_piece *p) {
-    listener *l = ud;
-    count_round(l);
+    const listener *l = ud;
     cli_append(&l->answer->text, p->text ? p->text : "", p->text ? p->len : 0);
     return (!l->sink || l->sink(l->ud, p)) && !cli_interrupts;
 }
@@ -277,7 +265,7 @@ dg_status cli_generate(dg_session *s, const cli_ids *prompt, int64_t limit,
     const double prefilled = cli_seconds();
     out->prefill_seconds = prefilled - start;
     if (st == DG_OK && !cli_interrupts) {
-        listener l = {s, 0, out, sink, ud};
+        listener l = {out, sink, ud};
         st = dg_session_generate(s, limit > 0 ? (size_t)limit : 0, on_piece, &l, &out->why);
         out->seconds = cli_seconds() - prefilled;
         collect(s, prompt->n, out);

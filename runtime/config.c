@@ -33,10 +33,12 @@ const char *dg_arch_name(dg_arch arch) {
 
 /* ---- refusals --------------------------------------------------------------------------------- */
 
-/* Parts of an architecture's name, lower case, and what such a network is: drafters first. The first match counts. */
-static const struct {
-    const char *part, *what;
-} relative[] = {
+typedef struct relative {
+    const char *part, *what; /* of a name, lower case; what such a network is */
+} relative;
+
+/* The first match counts. */
+static const relative drafter[] = {
     {"dflash2", "a DFlash 2 drafter: candidate_selector codebooks, attention_conv and mlp_conv kernels"},
     {"dflash-draft", "a fork's dialect of DFlash GGUF"},
     {"dspark", "a DSpark drafter: Markov head"},
@@ -44,6 +46,8 @@ static const struct {
     {"laguna", "a Laguna drafter: gated attention, a norm for each feature layer"},
     {"mimo", "a MiMo model: attention sinks, partial rotary embedding"},
     {"peagle", "a P-EAGLE head: several tokens a pass"},
+};
+static const relative network[] = {
     {"eagle", "an EAGLE head"},
     {"moe", "mixture of experts"},
     {"mixtral", "mixture of experts"},
@@ -67,18 +71,20 @@ static const struct {
     {"recurrent", "hybrid with recurrent layers"},
 };
 
-bool dg_config_foreign_drafter(const char *cls) {
-    enum { DRAFTERS = 7 }; /* the first of the table, up to P-EAGLE */
-    for (size_t i = 0; i < DRAFTERS; i++)
-        if (strcasestr(cls, relative[i].part)) return true;
-    return false;
+static const relative *find_relative(const relative *r, size_t n, const char *name) {
+    for (size_t i = 0; i < n; i++)
+        if (strcasestr(name, r[i].part)) return &r[i];
+    return NULL;
 }
 
+static const relative *foreign_drafter(const char *name) { return find_relative(drafter, sizeof drafter / sizeof *drafter, name); }
+
+bool dg_config_foreign_drafter(const char *cls) { return foreign_drafter(cls) != NULL; }
+
 dg_status dg_config_refuse(const char *path, const char *arch) {
-    for (size_t i = 0; i < sizeof relative / sizeof *relative; i++)
-        if (strcasestr(arch, relative[i].part))
-            DG_FAIL(DG_ERR_UNSUPPORTED, "%s: architecture %.64s (%s) is not supported; " SUPPORTED, path,
-                    arch, relative[i].what);
+    const relative *r = foreign_drafter(arch);
+    if (!r) r = find_relative(network, sizeof network / sizeof *network, arch);
+    if (r) DG_FAIL(DG_ERR_UNSUPPORTED, "%s: architecture %.64s (%s) is not supported; " SUPPORTED, path, arch, r->what);
     DG_FAIL(DG_ERR_UNSUPPORTED, "%s: architecture %.64s is not supported; " SUPPORTED, path, arch);
 }
 

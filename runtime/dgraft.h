@@ -263,6 +263,7 @@ typedef struct dg_stats {
     uint64_t rounds, tokens;        /* tokens appended by rounds; tokens / rounds = acceptance length */
     uint64_t prompt_tokens, reused; /* evaluated in prefill / kept from before */
     uint64_t verified_rows;         /* rows of all verify passes, roots included */
+    uint64_t drafted_rounds;        /* rounds that verified drafts, of which accepted_at[1] kept one */
     uint64_t drafter_passes;
     uint64_t length[DG_STATS_DEPTH];              /* rounds by tokens appended (last bin: that or more) */
     uint64_t proposed[DG_STATS_SOURCES], accepted[DG_STATS_SOURCES];     /* nodes by drafter, draft[i] at i */

@@ -234,6 +234,7 @@ static void count_round(dg_session *s, int32_t n) {
     st->rounds++;
     st->tokens += (uint64_t)n;
     st->verified_rows += (uint64_t)s->tree.n;
+    st->drafted_rounds += s->tree.n > 1;
     st->length[min32(n, DG_STATS_DEPTH - 1)]++;
     for (int32_t i = 1; i < s->tree.n; i++) {
         if (s->tree.source[i]) st->proposed[s->tree.source[i] - 1]++;

@@ -391,6 +391,11 @@ static void test_stats(void **state) {
     assert_int_equal(st.accepted[0], st.proposed[0]);
     assert_int_equal(st.accepted_at[7], st.rounds);
     assert_int_equal(st.verified_rows, 8 * st.rounds);
+    assert_int_equal(st.drafted_rounds, st.rounds);
+    check_ok(dg_session_generate(s, 1, NULL, NULL, NULL)); /* one token: there is nothing to draft */
+    dg_session_get_stats(s, &st);
+    assert_int_equal(st.rounds, N_NEW / 8 + 1);
+    assert_int_equal(st.drafted_rounds, N_NEW / 8);
     const uint8_t *source = dg_session_sources(s);
     for (int i = 0; i < N_NEW; i++) assert_int_equal(source[N_PROMPT + i], i % 8 == 7 ? 0 : 1);
     dg_session_free(s);

@@ -202,6 +202,8 @@ dg_status dg_session_generate(dg_session *s, size_t limit, bool (*callback)(void
         s->stats.rounds += !accepted;
         s->stats.proposed[0] += s->drafted && !s->idle;
         s->stats.accepted[0] += accepted;
+        s->stats.drafted_rounds += s->drafted && !s->idle;
+        s->stats.accepted_at[1] += s->drafted && !s->idle && s->n % 4; /* as dg_session_get_round has it */
         if (s->sleep_ms > 0) nanosleep(&(struct timespec){.tv_nsec = s->sleep_ms * 1000000}, NULL);
         const char text = (char)token;
         const dg_piece p = {&text, token != STOP, token, accepted, -0.25f};
