@@ -277,7 +277,6 @@ static double rate(const dg_budget *b, bool network) {
 bool dg_budget_sure(dg_budget *b, const dg_tree *t) {
     if (b->trial || b->fixed || !(b->pace > 0) || !b->n_round[1]) return false;
     const bool use = b->use;
-    if (use && b->round - b->ran >= STALE) return false; /* what they bring is long forgotten */
     double tokens[DG_BUDGET_SIZES];
     b->use = false;
     const int32_t i = best_size(b, t, tokens);
@@ -343,7 +342,6 @@ void dg_budget_learn(dg_budget *b, const dg_tree *t, const dg_walk *w, double dr
     b->rest = mean(b->rest, rest / b->pace, b->round, MEAN);
     learn_rate(b, t, w->n);
     if (!b->network) return;
-    if (b->use) b->ran = b->round;
     if (b->trial > 0) {
         if (--b->trial == 0) decide(b);
     } else if (b->wait > 0) {

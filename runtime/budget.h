@@ -45,7 +45,6 @@ typedef struct dg_budget {
     int32_t pause;   /* between trials; longer each time that a trial changes nothing */
     int32_t trial;   /* rounds left of the trial */
     int32_t changed; /* round of the last change of `on` */
-    int32_t ran;     /* round in which networks ran last */
 
     int32_t round, kept; /* rounds so far; nodes of the last one */
 } dg_budget;
@@ -81,8 +80,7 @@ void dg_budget_text(dg_budget *b);
 int32_t dg_budget_begin(dg_budget *b, int32_t room, bool *network);
 
 /* What is proposed without networks promises more tokens a second than rounds with them bring: they may stay out of this
- * round if dg_budget_begin asked for them, and it says nothing about them. Never so in a trial, where they have not
- * been asked for long, or where the budget is fixed. */
+ * round if dg_budget_begin asked for them, and it says nothing about them. Never so in a trial, or where the budget is fixed. */
 bool dg_budget_sure(dg_budget *b, const dg_tree *t);
 
 /* How many of the proposed nodes are worth verifying: those with the best scores. None where little is promised and the

@@ -366,6 +366,33 @@ static void test_looks_again(void **state) {
     assert_true(w.passes < 50);
 }
 
+/* Two of three tokens that memory promises with 0.8 come in every round; of the network's twelve none, and after 200 rounds all.
+ * What it brought is forgotten by age also while memory is sure, so that one trial is enough to see it. */
+static void test_one_trial_is_enough(void **state) {
+    (void)state;
+    dg_budget b;
+    dg_budget_init(&b, 0, 15, true, 0);
+    int32_t ran = 0;
+    for (int32_t r = 0; r < 1500; r++) {
+        bool network;
+        const int32_t budget = dg_budget_begin(&b, 15, &network);
+        dg_tree t;
+        dg_tree_reset(&t, 0);
+        chain(&t, budget < 3 ? budget : 3, 0.8f);
+        if (dg_budget_sure(&b, &t)) network = false;
+        if (network) {
+            dg_tree_reset(&t, 0);
+            chain(&t, budget < 12 ? budget : 12, 0.95f);
+        }
+        dg_tree_prune(&t, dg_budget_cut(&b, &t), NULL);
+        dg_walk walk = {.n = network ? r < 200 ? 1 : t.n : t.n < 3 ? t.n : 3};
+        for (int32_t i = 0; i < walk.n; i++) walk.path[i] = i;
+        dg_budget_learn(&b, &t, &walk, network ? 0.4 : 0, 1 + 0.05 * (t.n - 1), 0.01);
+        ran += network && r >= 500;
+    }
+    assert_true(ran > 900);
+}
+
 static void test_fixed(void **state) {
     (void)state;
     world w = {.base = 10, .slope = 9, .flat = 1, .draft = 90, .claimed = 0.9f, .real = 0, .seed = 11};
@@ -390,7 +417,7 @@ int main(void) {
     const struct CMUnitTest t[] = {
         cmocka_unit_test(test_near_the_best),          cmocka_unit_test(test_never_much_slower),
         cmocka_unit_test(test_memory_without_network), cmocka_unit_test(test_recovers),
-        cmocka_unit_test(test_stall_and_curve),        cmocka_unit_test(test_looks_again), cmocka_unit_test(test_fixed),
+        cmocka_unit_test(test_stall_and_curve),        cmocka_unit_test(test_looks_again), cmocka_unit_test(test_one_trial_is_enough), cmocka_unit_test(test_fixed),
         cmocka_unit_test(test_honest_drafters_cost_little), cmocka_unit_test(test_prompt_tells_the_price),
         cmocka_unit_test(test_memory_is_sure), cmocka_unit_test(test_cold_start),
         cmocka_unit_test(test_trust_and_temperature),

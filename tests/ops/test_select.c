@@ -49,7 +49,7 @@ static void best_beside_samples(dg_backend *be, dg_mat x, const int32_t *id, int
     int32_t pos[N_KIND], alone[N_KIND], token[N_KIND];
     for (int32_t r = 0; r < N_KIND; r++) pos[r] = 3 * r;
     for (int i = 0; i < 2; i++)
-        for (int32_t rows = 1; rows <= N_KIND; rows += N_KIND - 1) {
+        for (int32_t rows = 1; rows <= N_KIND; rows += rows < 3 ? 1 : N_KIND - 3) {
             const size_t bytes = sizeof *best * (size_t)(rows * k);
             memset(best, 0xff, bytes);
             be->ops->sample(be, alone, NULL, dg_mat_rows(x, 0, rows), pos, &s[i], NULL, 0);
