@@ -294,7 +294,7 @@ static int32_t first_choice(const dg_tree *t, int32_t source) {
 }
 
 /* A drafter that does not fit costs time for nothing: say so once, early enough to help. Judged by how often its first choice
- * is right, in rounds that had one, over as many of them as tell a misfit from a good drafter on hard text: the shipped DFlash
+ * is right, in rounds that had one, over as many of them as tell a misfit from a good drafter on hard text: a DFlash
  * drafter was right in 19 to 69 % of 128 rounds on the kinds of text that it was trained for, in 4 % on languages that it was
  * not. Text sampled hotter than the model's own distribution says nothing: there it was right in 3 %. */
 static void warn_mismatch(dg_session *s) {
